@@ -1,0 +1,127 @@
+//! Lists in arenas: linked by position, freed nodes used again, nothing allocated once the arenas are warm.
+
+use super::NONE;
+use crate::intern::FootprintId;
+
+/// An arena of nodes that form singly linked lists. A list is the position of its first node, or [`NONE`].
+#[derive(Debug)]
+pub(super) struct Arena<T> {
+    nodes: Vec<(T, u32)>,
+    free: u32,
+}
+
+impl<T> Default for Arena<T> {
+    fn default() -> Self {
+        Arena { nodes: Vec::new(), free: NONE }
+    }
+}
+
+impl<T: Copy> Arena<T> {
+    pub(super) fn clear(&mut self) {
+        self.nodes.clear();
+        self.free = NONE;
+    }
+
+    #[inline]
+    pub(super) fn get(&self, node: u32) -> &T {
+        &self.nodes[node as usize].0
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, node: u32) -> &mut T {
+        &mut self.nodes[node as usize].0
+    }
+
+    #[inline]
+    pub(super) fn next(&self, node: u32) -> u32 {
+        self.nodes[node as usize].1
+    }
+
+    /// Puts a value in front.
+    #[inline]
+    pub(super) fn push(&mut self, list: &mut u32, value: T) {
+        let node = if self.free == NONE {
+            assert!(self.nodes.len() < NONE as usize, "more than 2^32 live hazards in one graph");
+            self.nodes.push((value, *list));
+            self.nodes.len() as u32 - 1
+        } else {
+            let node = self.free;
+            self.free = self.next(node);
+            self.nodes[node as usize] = (value, *list);
+            node
+        };
+        *list = node;
+    }
+
+    /// Takes the first value off.
+    #[inline]
+    pub(super) fn pop(&mut self, list: &mut u32) -> Option<T> {
+        if *list == NONE {
+            return None;
+        }
+        let node = *list;
+        let (value, next) = self.nodes[node as usize];
+        *list = next;
+        self.nodes[node as usize].1 = self.free;
+        self.free = node;
+        Some(value)
+    }
+
+    /// Empties a list.
+    #[inline]
+    pub(super) fn free(&mut self, list: &mut u32) {
+        while self.pop(list).is_some() {}
+    }
+
+    /// The values of a list, first to last.
+    #[inline]
+    pub(super) fn iter(&self, list: u32) -> impl Iterator<Item = &T> {
+        let mut node = list;
+        std::iter::from_fn(move || {
+            let (value, next) = self.nodes.get(node as usize)?;
+            node = *next;
+            Some(value)
+        })
+    }
+
+    /// Removes the values that `gone` picks, after having shown them to it.
+    #[inline]
+    pub(super) fn remove_if(&mut self, list: &mut u32, mut gone: impl FnMut(&T) -> bool) {
+        let (mut previous, mut node) = (NONE, *list);
+        while node != NONE {
+            let (value, next) = &self.nodes[node as usize];
+            let next = *next;
+            if gone(value) {
+                if previous == NONE {
+                    *list = next;
+                } else {
+                    self.nodes[previous as usize].1 = next;
+                }
+                self.nodes[node as usize].1 = self.free;
+                self.free = node;
+            } else {
+                previous = node;
+            }
+            node = next;
+        }
+    }
+}
+
+/// A partial write: its bytes, and who.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Write {
+    pub(super) at: u64,
+    pub(super) footprint: FootprintId,
+    pub(super) task: u32,
+    /// Whether everything that it conflicts with is ordered before it: not so inside an unchecked manual scope.
+    pub(super) ordered: bool,
+}
+
+/// Partial reads of the same bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reads {
+    pub(super) at: u64,
+    pub(super) footprint: FootprintId,
+    /// The readers, newest first.
+    pub(super) tasks: u32,
+}
