@@ -65,6 +65,14 @@ pub struct Accumulators<'a> {
     pub oi: &'a mut [f32],
 }
 
+/// The instructions that the kernels use on this CPU, for people.
+#[must_use]
+pub fn instructions() -> String {
+    // The level's own name, such as `Avx512`, without what its token holds.
+    let level = format!("{:?}", Level::new());
+    level.split('(').next().unwrap_or_default().to_owned()
+}
+
 /// Scores `s = q · kᵀ`, not yet scaled: q `[m, d]`, k `[n, d]`, s `[m, n]`.
 ///
 /// # Panics
