@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use periscope_core::image::{Image, NO_SPLIT, TASK_BLOCKS_BY_PROMISE, TASK_PREDICATED};
 use periscope_core::task::{CoreKind, Direction, KernelParam, KernelSignature};
-use periscope_core::{DType, Element, Layout};
+use periscope_core::{DType, Element};
 
-use crate::strided::{Strided, StridedMut};
+use crate::strided::{Dims, Strided, StridedMut};
 
 /// Why a kernel failed, in its own words. Becomes the run's error, with task and kernel named.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -265,7 +265,7 @@ impl<'a> KernelArgs<'a> {
     }
 
     /// Address and layout of argument `position`, narrowed to this block's part.
-    fn resolve<T: Element>(&self, position: usize, writes: bool) -> Result<(*mut u8, Layout, bool), KernelError> {
+    fn resolve<T: Element>(&self, position: usize, writes: bool) -> Result<(*mut u8, Dims<'a>, bool), KernelError> {
         if position >= self.access_count {
             return Err(KernelError(format!("argument {position} of {} was asked for", self.access_count)));
         }
@@ -286,20 +286,21 @@ impl<'a> KernelArgs<'a> {
                 direction.name()
             )));
         }
-        let mut layout = record.layout()?;
         let mut offset_bytes = access.offset_bytes;
         let split = record.split_dim != NO_SPLIT;
-        if split {
+        let dims = if split {
             let dim = usize::from(record.split_dim);
             let part = record.shape[dim] / u64::from(self.blocks());
             let first = u64::from(self.block) * part;
-            let (narrowed, by_elems) = layout.slice(dim, first..first + part)?;
-            layout = narrowed;
+            let (narrowed, by_elems) = record.layout()?.slice(dim, first..first + part)?;
             offset_bytes += by_elems * T::DTYPE.size_bytes();
-        }
+            Dims::from(narrowed)
+        } else {
+            Dims::from(record.as_layout())
+        };
         // SAFETY: the image was checked: the offset lies within the memory at this base.
         let address = unsafe { self.bases.0[access.memory()].add(offset_bytes as usize) };
-        Ok((address, layout, split))
+        Ok((address, dims, split))
     }
 
     /// Argument `position`, an IN of element type `T`: this block's part if it is split, else all of it.
@@ -307,10 +308,10 @@ impl<'a> KernelArgs<'a> {
     /// # Errors
     /// If there is no such argument, or it is of another type or direction.
     pub fn input<T: Element>(&self, position: usize) -> Result<Strided<'a, T>, KernelError> {
-        let (address, layout, _) = self.resolve::<T>(position, false)?;
+        let (address, dims, _) = self.resolve::<T>(position, false)?;
         // SAFETY: `new` was promised that no other task writes these bytes meanwhile, and an IN overlaps no
         // argument of its own task that is written (refused at submit).
-        Ok(unsafe { Strided::new(address, layout) })
+        Ok(unsafe { Strided::new(address, dims) })
     }
 
     /// Argument `position`, an OUT or INOUT of element type `T`, once: this block's part if it is split, else all of it.
@@ -318,7 +319,7 @@ impl<'a> KernelArgs<'a> {
     /// # Errors
     /// If there is no such argument, it is of another type or direction, or it has been taken.
     pub fn output<T: Element>(&self, position: usize) -> Result<StridedMut<'a, T>, KernelError> {
-        let (address, layout, split) = self.resolve::<T>(position, true)?;
+        let (address, dims, split) = self.resolve::<T>(position, true)?;
         if self.blocks() > 1 && !split {
             return Err(KernelError(format!(
                 "argument {position} is not split among the blocks: take it with `output_promised`"
@@ -327,7 +328,7 @@ impl<'a> KernelArgs<'a> {
         self.take(position)?;
         // SAFETY: as in `input`, and exclusive: arguments of a task that are written overlap no other argument
         // (refused at submit), blocks have disjoint parts, lanes follow each other, and `take` gives it once.
-        Ok(unsafe { StridedMut::new(address, layout) })
+        Ok(unsafe { StridedMut::new(address, dims) })
     }
 
     /// Argument `position` as a whole in a task of many blocks, once per block.
@@ -338,13 +339,13 @@ impl<'a> KernelArgs<'a> {
     /// # Safety
     /// No two blocks touch a common byte through it while one of them writes, not even by making a slice.
     pub unsafe fn output_promised<T: Element>(&self, position: usize) -> Result<StridedMut<'a, T>, KernelError> {
-        let (address, layout, _) = self.resolve::<T>(position, true)?;
+        let (address, dims, _) = self.resolve::<T>(position, true)?;
         if self.image.tasks()[self.task].flags & TASK_BLOCKS_BY_PROMISE == 0 {
             return Err(KernelError("the task was not submitted under the promise that its blocks stay apart".into()));
         }
         self.take(position)?;
         // SAFETY: as in `output`; that blocks stay apart is the caller's promise.
-        Ok(unsafe { StridedMut::new(address, layout) })
+        Ok(unsafe { StridedMut::new(address, dims) })
     }
 
     fn take(&self, position: usize) -> Result<(), KernelError> {

@@ -7,12 +7,46 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use periscope_core::{Element, Layout, LayoutError, PodElement};
+use periscope_core::{Element, Layout, LayoutError, LayoutRef, PodElement};
+
+/// An accessor's shape and strides: the image's own for a kernel's argument, which must not cost a copy; boxed for a part of
+/// an argument and for a guard.
+#[derive(Clone)]
+pub enum Dims<'a> {
+    /// Kept by something that lives for `'a`.
+    Borrowed(LayoutRef<'a>),
+    /// The accessor's own.
+    Owned(Box<Layout>),
+}
+
+impl Dims<'_> {
+    #[inline]
+    fn get(&self) -> LayoutRef<'_> {
+        match self {
+            Dims::Borrowed(layout) => *layout,
+            Dims::Owned(layout) => layout.as_ref().as_ref(),
+        }
+    }
+}
+
+impl<'a> From<LayoutRef<'a>> for Dims<'a> {
+    #[inline]
+    fn from(layout: LayoutRef<'a>) -> Self {
+        Dims::Borrowed(layout)
+    }
+}
+
+impl From<Layout> for Dims<'_> {
+    fn from(layout: Layout) -> Self {
+        Dims::Owned(Box::new(layout))
+    }
+}
 
 /// Read access to the elements of a tensor for `'a`.
+#[derive(Clone)]
 pub struct Strided<'a, T: Element> {
     base: *const T::Stored,
-    layout: Layout,
+    dims: Dims<'a>,
     owner: PhantomData<&'a [T::Stored]>,
 }
 
@@ -21,40 +55,36 @@ unsafe impl<T: Element> Send for Strided<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Element> Sync for Strided<'_, T> {}
 
-impl<T: Element> Clone for Strided<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T: Element> Copy for Strided<'_, T> {}
-
 impl<'a, T: Element> Strided<'a, T> {
     /// An accessor of the elements at `base` arranged as `layout`.
     ///
     /// # Safety
     /// For `'a`, every element of the layout is readable, initialised memory aligned for `T::Stored` that nothing writes.
     #[must_use]
-    pub unsafe fn new(base: *const u8, layout: Layout) -> Self {
-        debug_assert!(layout.is_empty() || base.cast::<T::Stored>().is_aligned());
-        Strided { base: base.cast(), layout, owner: PhantomData }
+    #[inline]
+    pub unsafe fn new(base: *const u8, layout: impl Into<Dims<'a>>) -> Self {
+        let dims = layout.into();
+        debug_assert!(dims.get().is_empty() || base.cast::<T::Stored>().is_aligned());
+        Strided { base: base.cast(), dims, owner: PhantomData }
     }
 
     /// The length of each dimension.
     #[must_use]
     pub fn shape(&self) -> &[u64] {
-        self.layout.shape()
+        self.layout().shape()
     }
 
     /// Shape and strides.
     #[must_use]
-    pub fn layout(&self) -> &Layout {
-        &self.layout
+    #[inline]
+    pub fn layout(&self) -> LayoutRef<'_> {
+        self.dims.get()
     }
 
     /// The number of elements.
     #[must_use]
     pub fn num_elems(&self) -> u64 {
-        self.layout.num_elems()
+        self.layout().num_elems()
     }
 
     /// The element at `index`.
@@ -63,7 +93,7 @@ impl<'a, T: Element> Strided<'a, T> {
     /// [`LayoutError::IndexRank`], [`LayoutError::IndexOutOfBounds`].
     #[inline]
     pub fn get(&self, index: &[u64]) -> Result<T, LayoutError> {
-        let offset = self.layout.offset_of(index)?;
+        let offset = self.layout().offset_of(index)?;
         // SAFETY: `offset_of` yields only elements of the layout, which `new` was promised are readable.
         Ok(T::from_stored(unsafe { self.base.add(offset as usize).read() }))
     }
@@ -73,7 +103,7 @@ impl<'a, T: Element> Strided<'a, T> {
     pub fn to_vec(&self) -> Vec<T> {
         let mut elements = Vec::with_capacity(self.num_elems() as usize);
         // SAFETY: the walk yields only elements of the layout, which `new` was promised are readable.
-        for_each_offset(&self.layout, |offset| elements.push(T::from_stored(unsafe { self.base.add(offset).read() })));
+        for_each_offset(self.layout(), |offset| elements.push(T::from_stored(unsafe { self.base.add(offset).read() })));
         elements
     }
 }
@@ -82,18 +112,18 @@ impl<'a, T: PodElement> Strided<'a, T> {
     /// All elements in row-major order, if they lie in memory like that.
     #[must_use]
     pub fn as_slice(&self) -> Option<&'a [T]> {
-        let len = self.layout.num_elems() as usize;
+        let len = self.layout().num_elems() as usize;
         if len == 0 {
             return Some(&[]);
         }
         // SAFETY: a contiguous layout's elements are `len` neighbours from `base` on, readable for `'a`.
-        self.layout.is_contiguous().then(|| unsafe { std::slice::from_raw_parts(self.base, len) })
+        self.layout().is_contiguous().then(|| unsafe { std::slice::from_raw_parts(self.base, len) })
     }
 
     /// The last dimension at `outer` (an index of all others), if it is contiguous. `None` also if `outer` is no such index.
     #[must_use]
     pub fn row(&self, outer: &[u64]) -> Option<&'a [T]> {
-        let (offset, len) = row_of(&self.layout, outer)?;
+        let (offset, len) = row_of(self.layout(), outer)?;
         // SAFETY: the row's elements are `len` neighbours from `offset` on, all of the layout.
         Some(unsafe { std::slice::from_raw_parts(self.base.add(offset), len) })
     }
@@ -101,14 +131,14 @@ impl<'a, T: PodElement> Strided<'a, T> {
 
 impl<T: Element> fmt::Debug for Strided<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Strided<{}>({:?})", T::DTYPE, self.layout)
+        write!(f, "Strided<{}>({:?})", T::DTYPE, self.layout())
     }
 }
 
 /// Exclusive access to the elements of a tensor for `'a`.
 pub struct StridedMut<'a, T: Element> {
     base: *mut T::Stored,
-    layout: Layout,
+    dims: Dims<'a>,
     owner: PhantomData<&'a mut [T::Stored]>,
 }
 
@@ -124,34 +154,37 @@ impl<'a, T: Element> StridedMut<'a, T> {
     /// For `'a`, every element of the layout is readable, writable, initialised memory aligned for `T::Stored` that
     /// nothing else accesses, and no two positions of the layout are one element.
     #[must_use]
-    pub unsafe fn new(base: *mut u8, layout: Layout) -> Self {
-        debug_assert!(layout.is_empty() || base.cast::<T::Stored>().is_aligned());
-        StridedMut { base: base.cast(), layout, owner: PhantomData }
+    #[inline]
+    pub unsafe fn new(base: *mut u8, layout: impl Into<Dims<'a>>) -> Self {
+        let dims = layout.into();
+        debug_assert!(dims.get().is_empty() || base.cast::<T::Stored>().is_aligned());
+        StridedMut { base: base.cast(), dims, owner: PhantomData }
     }
 
     /// The same elements for reading.
     #[must_use]
     pub fn as_strided(&self) -> Strided<'_, T> {
         // SAFETY: reading what is exclusively ours, for as long as `self` is borrowed.
-        unsafe { Strided::new(self.base.cast_const().cast(), self.layout) }
+        unsafe { Strided::new(self.base.cast_const().cast(), self.layout()) }
     }
 
     /// The length of each dimension.
     #[must_use]
     pub fn shape(&self) -> &[u64] {
-        self.layout.shape()
+        self.layout().shape()
     }
 
     /// Shape and strides.
     #[must_use]
-    pub fn layout(&self) -> &Layout {
-        &self.layout
+    #[inline]
+    pub fn layout(&self) -> LayoutRef<'_> {
+        self.dims.get()
     }
 
     /// The number of elements.
     #[must_use]
     pub fn num_elems(&self) -> u64 {
-        self.layout.num_elems()
+        self.layout().num_elems()
     }
 
     /// The element at `index`.
@@ -169,7 +202,7 @@ impl<'a, T: Element> StridedMut<'a, T> {
     /// [`LayoutError::IndexRank`], [`LayoutError::IndexOutOfBounds`].
     #[inline]
     pub fn set(&mut self, index: &[u64], value: T) -> Result<(), LayoutError> {
-        let offset = self.layout.offset_of(index)?;
+        let offset = self.layout().offset_of(index)?;
         // SAFETY: `offset_of` yields only elements of the layout, which are exclusively ours.
         unsafe { self.base.add(offset as usize).write(value.to_stored()) };
         Ok(())
@@ -178,7 +211,7 @@ impl<'a, T: Element> StridedMut<'a, T> {
     /// Sets every element.
     pub fn fill(&mut self, value: T) {
         // SAFETY: the walk yields only elements of the layout, which are exclusively ours.
-        for_each_offset(&self.layout, |offset| unsafe { self.base.add(offset).write(value.to_stored()) });
+        for_each_offset(self.layout(), |offset| unsafe { self.base.add(offset).write(value.to_stored()) });
     }
 
     /// Sets all elements from `values`, in row-major order.
@@ -188,7 +221,7 @@ impl<'a, T: Element> StridedMut<'a, T> {
     pub fn copy_from_slice(&mut self, values: &[T]) {
         assert_eq!(values.len() as u64, self.num_elems(), "as many values as elements are needed");
         let mut values = values.iter();
-        for_each_offset(&self.layout, |offset| {
+        for_each_offset(self.layout(), |offset| {
             let value = values.next().expect("counted above");
             // SAFETY: the walk yields only elements of the layout, which are exclusively ours.
             unsafe { self.base.add(offset).write(value.to_stored()) }
@@ -200,18 +233,18 @@ impl<T: PodElement> StridedMut<'_, T> {
     /// All elements in row-major order, if they lie in memory like that.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> Option<&mut [T]> {
-        let len = self.layout.num_elems() as usize;
+        let len = self.layout().num_elems() as usize;
         if len == 0 {
             return Some(&mut []);
         }
         // SAFETY: a contiguous layout's elements are `len` neighbours from `base` on, exclusively ours while `self` is borrowed.
-        self.layout.is_contiguous().then(|| unsafe { std::slice::from_raw_parts_mut(self.base, len) })
+        self.layout().is_contiguous().then(|| unsafe { std::slice::from_raw_parts_mut(self.base, len) })
     }
 
     /// The last dimension at `outer` (an index of all others), if it is contiguous. `None` also if `outer` is no such index.
     #[must_use]
     pub fn row_mut(&mut self, outer: &[u64]) -> Option<&mut [T]> {
-        let (offset, len) = row_of(&self.layout, outer)?;
+        let (offset, len) = row_of(self.layout(), outer)?;
         // SAFETY: the row's elements are `len` neighbours from `offset` on, all of the layout, ours while `self` is borrowed.
         Some(unsafe { std::slice::from_raw_parts_mut(self.base.add(offset), len) })
     }
@@ -223,11 +256,11 @@ impl<'a, T: PodElement> StridedMut<'a, T> {
     /// # Errors
     /// The accessor itself.
     pub fn into_mut_slice(self) -> Result<&'a mut [T], Self> {
-        let len = self.layout.num_elems() as usize;
+        let len = self.layout().num_elems() as usize;
         if len == 0 {
             return Ok(&mut []);
         }
-        if !self.layout.is_contiguous() {
+        if !self.layout().is_contiguous() {
             return Err(self);
         }
         // SAFETY: as in `as_mut_slice`; `self` is used up, so the slice is the only access left for `'a`.
@@ -237,12 +270,12 @@ impl<'a, T: PodElement> StridedMut<'a, T> {
 
 impl<T: Element> fmt::Debug for StridedMut<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "StridedMut<{}>({:?})", T::DTYPE, self.layout)
+        write!(f, "StridedMut<{}>({:?})", T::DTYPE, self.layout())
     }
 }
 
 /// Element offset and length of the gapless row at `outer`.
-fn row_of(layout: &Layout, outer: &[u64]) -> Option<(usize, usize)> {
+fn row_of(layout: LayoutRef<'_>, outer: &[u64]) -> Option<(usize, usize)> {
     let (&len, outer_shape) = layout.shape().split_last()?;
     let (&stride, outer_strides) = layout.strides().split_last()?;
     if outer.len() != outer_shape.len() || (stride != 1 && len > 1) {
@@ -259,7 +292,7 @@ fn row_of(layout: &Layout, outer: &[u64]) -> Option<(usize, usize)> {
 }
 
 /// Calls `visit` with the offset of each element, in row-major order.
-pub fn for_each_offset(layout: &Layout, mut visit: impl FnMut(usize)) {
+pub fn for_each_offset(layout: LayoutRef<'_>, mut visit: impl FnMut(usize)) {
     fn walk(shape: &[u64], strides: &[u64], offset: u64, visit: &mut impl FnMut(usize)) {
         let ([len, shape @ ..], [stride, strides @ ..]) = (shape, strides) else {
             visit(offset as usize);
@@ -275,7 +308,7 @@ pub fn for_each_offset(layout: &Layout, mut visit: impl FnMut(usize)) {
 }
 
 /// Calls `visit` with the offset and length, both in elements, of each gapless run, in row-major order.
-pub fn for_each_row(layout: &Layout, mut visit: impl FnMut(u64, u64)) {
+pub fn for_each_row(layout: LayoutRef<'_>, mut visit: impl FnMut(u64, u64)) {
     fn walk(shape: &[u64], strides: &[u64], offset: u64, row_len: u64, visit: &mut impl FnMut(u64, u64)) {
         let ([len, shape @ ..], [stride, strides @ ..]) = (shape, strides) else {
             visit(offset, row_len);
@@ -289,7 +322,7 @@ pub fn for_each_row(layout: &Layout, mut visit: impl FnMut(u64, u64)) {
         return;
     }
     // The innermost dimensions that continue each other are one run.
-    let (mut outer, mut row_len) = (layout.rank(), 1);
+    let (mut outer, mut row_len) = (layout.shape().len(), 1);
     while outer > 0 && (layout.strides()[outer - 1] == row_len || layout.shape()[outer - 1] == 1) {
         outer -= 1;
         row_len *= layout.shape()[outer];
@@ -305,7 +338,7 @@ mod tests {
     fn rows_are_maximal_and_in_order() {
         let rows = |layout: &Layout| {
             let mut rows = Vec::new();
-            for_each_row(layout, |offset, len| rows.push((offset, len)));
+            for_each_row(layout.as_ref(), |offset, len| rows.push((offset, len)));
             rows
         };
         assert_eq!(rows(&Layout::contiguous(&[2, 3, 4]).unwrap()), [(0, 24)]);

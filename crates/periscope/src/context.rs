@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use elsa::FrozenVec;
-use periscope_core::graph::{Argument, EntryWrites, GraphBuilder, ScopeKind};
+use periscope_core::graph::{Argument, EntryWrites, GraphBuilder, ScopeKind, SubmitError};
 use periscope_core::{
     Access, CoreKind, DType, Element, Footprint, KernelId, Layout, ObjectId, ObjectRegion, PodElement, Predicate,
     Region, TaskDesc, TaskId,
@@ -92,6 +92,24 @@ pub(crate) struct Draft {
     pub(crate) after: Vec<TaskId>,
     pub(crate) predicate: Option<Predicate<ObjectRegion>>,
     pub(crate) error: Option<Error>,
+}
+
+impl Draft {
+    pub(crate) fn restart(&mut self, kernels: &[KernelId]) {
+        self.kernels.clear();
+        self.kernels.extend_from_slice(kernels);
+        self.accesses.clear();
+        self.scalars.clear();
+        self.after.clear();
+        self.predicate = None;
+        self.error = None;
+    }
+
+    /// Remembers the first argument that cannot be used.
+    #[cold]
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.error.get_or_insert(error);
+    }
 }
 
 /// One build: see the module's documentation, and the access contract in the crate's.
@@ -684,59 +702,76 @@ impl<'run> Context<'run> {
 
     fn submit_any(&mut self, task: &TaskDesc<'_, Tensor>) -> Result<TaskId, Error> {
         self.check_latch()?;
-        let mut draft = std::mem::take(&mut self.draft);
-        draft.accesses.clear();
-        let result = task
-            .accesses
-            .iter()
-            .try_for_each(|access| {
-                let tensor = self.locate(&access.tensor)?;
-                draft.accesses.push(Access { tensor, direction: access.direction, split_dim: access.split_dim });
-                Ok(())
-            })
-            .and_then(|()| {
-                let predicate = match task.predicate {
-                    Some(Predicate { tensor, comparison, constant_bits }) => {
-                        Some(Predicate { tensor: self.locate(&tensor)?, comparison, constant_bits })
-                    }
-                    None => None,
-                };
-                self.submit_located(&TaskDesc {
-                    kernels: task.kernels,
-                    accesses: &draft.accesses,
-                    scalars: task.scalars,
-                    after: task.after,
-                    blocks: task.blocks,
-                    start_together: task.start_together,
-                    blocks_disjoint_by_promise: task.blocks_disjoint_by_promise,
-                    predicate,
-                    tag: task.tag,
-                })
-            });
+        self.draft.restart(task.kernels);
+        for access in task.accesses {
+            let tensor = self.locate(&access.tensor)?;
+            self.draft.accesses.push(Access { tensor, direction: access.direction, split_dim: access.split_dim });
+        }
+        if let Some(Predicate { tensor, comparison, constant_bits }) = task.predicate {
+            self.draft.predicate = Some(Predicate { tensor: self.locate(&tensor)?, comparison, constant_bits });
+        }
+        let draft = std::mem::take(&mut self.draft);
+        let result = self.submit_located(&TaskDesc {
+            kernels: task.kernels,
+            accesses: &draft.accesses,
+            scalars: task.scalars,
+            after: task.after,
+            blocks: task.blocks,
+            start_together: task.start_together,
+            blocks_disjoint_by_promise: task.blocks_disjoint_by_promise,
+            predicate: draft.predicate,
+            tag: task.tag,
+        });
         self.draft = draft;
         result
+    }
+
+    /// Submits what the task builder has put together.
+    #[inline]
+    pub(crate) fn submit_draft(&mut self, blocks: u32, start_together: bool, tag: u32) -> Result<TaskId, Error> {
+        if let Some(error) = self.draft.error.take() {
+            return Err(self.fail(error));
+        }
+        self.check_latch()?;
+        let Draft { kernels, accesses, scalars, after, predicate, .. } = &self.draft;
+        let task = TaskDesc {
+            kernels,
+            accesses,
+            scalars,
+            after,
+            blocks,
+            start_together,
+            blocks_disjoint_by_promise: false,
+            predicate: *predicate,
+            tag,
+        };
+        match self.build.get_mut().graph.submit(&task) {
+            Ok(task) => Ok(task),
+            Err(source) => Err(self.submit_error(&task, source)),
+        }
+    }
+
+    fn submit_located(&mut self, task: &TaskDesc<'_, ObjectRegion>) -> Result<TaskId, Error> {
+        let submitted = self.build.get_mut().graph.submit(task);
+        submitted.map_err(|source| self.submit_error(task, source))
+    }
+
+    #[cold]
+    fn submit_error(&self, task: &TaskDesc<'_, ObjectRegion>, source: SubmitError) -> Error {
+        let build = self.build.borrow();
+        let object = match source.argument() {
+            Some(Argument::Tensor(position)) => task.accesses.get(position).map(|access| access.tensor.object),
+            Some(Argument::Predicate) => task.predicate.map(|predicate| predicate.tensor.object),
+            None => None,
+        };
+        let tensor = object.map(|object| build.name_of(object.0));
+        let task = build.graph.task_count() as u64;
+        self.fail(ErrorKind::Submit { task, tensor, source }.into())
     }
 
     #[inline]
     pub(crate) fn locate(&self, tensor: &Tensor) -> Result<ObjectRegion, Error> {
         Ok(ObjectRegion { object: ObjectId(self.object_of(tensor)?), region: tensor.region })
-    }
-
-    pub(crate) fn submit_located(&mut self, task: &TaskDesc<'_, ObjectRegion>) -> Result<TaskId, Error> {
-        let build = self.build.get_mut();
-        match build.graph.submit(task) {
-            Ok(task) => Ok(task),
-            Err(source) => {
-                let object = match source.argument() {
-                    Some(Argument::Tensor(position)) => task.accesses.get(position).map(|access| access.tensor.object),
-                    Some(Argument::Predicate) => task.predicate.map(|predicate| predicate.tensor.object),
-                    None => None,
-                };
-                let tensor = object.map(|object| build.name_of(object.0));
-                let task = build.graph.task_count() as u64;
-                Err(self.fail(ErrorKind::Submit { task, tensor, source }.into()))
-            }
-        }
     }
 
     // ---- scopes ----

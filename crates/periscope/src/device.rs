@@ -225,7 +225,7 @@ impl Device {
         }
         let turn = self.inner.memory.take_turn()?;
         let (size, mut packed, mut result) = (tensor.dtype().size_bytes(), 0, Ok(()));
-        periscope_hal::strided::for_each_row(tensor.layout(), |offset, len| {
+        periscope_hal::strided::for_each_row(tensor.layout().as_ref(), |offset, len| {
             let start = (tensor.region().offset_elems + offset) * size;
             let bytes = (len * size) as usize;
             if result.is_ok() {

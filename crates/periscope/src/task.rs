@@ -9,84 +9,85 @@
 //! # Ok(()) }
 //! ```
 
-use periscope_core::{Access, Comparison, Direction, Element, KernelId, Predicate, TaskDesc, TaskId};
+use periscope_core::{Access, Comparison, Direction, Element, KernelId, ObjectId, ObjectRegion, Predicate, TaskId};
 
-use crate::context::{Context, Draft};
+use crate::context::Context;
 use crate::error::Error;
 use crate::tensor::Tensor;
 
-/// A task that is being put together. Nothing happens until [`TaskBuilder::submit`].
+/// A task that is being put together, in the context's own lists. Nothing happens until [`TaskBuilder::submit`].
 #[must_use = "a task does nothing until it is submitted"]
 pub struct TaskBuilder<'c, 'run> {
     context: &'c mut Context<'run>,
-    draft: Draft,
     blocks: u32,
-    start_together: bool,
     tag: u32,
+    start_together: bool,
 }
 
 impl std::fmt::Debug for TaskBuilder<'_, '_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TaskBuilder").field("args", &self.draft.accesses.len()).finish_non_exhaustive()
+        f.debug_struct("TaskBuilder").field("args", &self.context.draft.accesses.len()).finish_non_exhaustive()
     }
 }
 
 impl<'c, 'run> TaskBuilder<'c, 'run> {
     pub(crate) fn new(context: &'c mut Context<'run>, kernels: &[KernelId]) -> Self {
-        let mut draft = std::mem::take(&mut context.draft);
-        draft.kernels.clear();
-        draft.kernels.extend_from_slice(kernels);
-        draft.accesses.clear();
-        draft.scalars.clear();
-        draft.after.clear();
-        draft.predicate = None;
-        draft.error = None;
-        TaskBuilder { context, draft, blocks: 1, start_together: false, tag: 0 }
+        context.draft.restart(kernels);
+        TaskBuilder { context, blocks: 1, tag: 0, start_together: false }
     }
 
-    fn arg(mut self, tensor: &Tensor, direction: Direction, split_dim: Option<u8>) -> Self {
-        match self.context.locate(tensor) {
-            Ok(tensor) => self.draft.accesses.push(Access { tensor, direction, split_dim }),
-            Err(error) => {
-                self.draft.error.get_or_insert(error);
+    #[inline]
+    fn arg(self, tensor: &Tensor, direction: Direction, split_dim: Option<u8>) -> Self {
+        match self.context.object_of(tensor) {
+            Ok(object) => {
+                let tensor = ObjectRegion { object: ObjectId(object), region: tensor.region };
+                self.context.draft.accesses.push(Access { tensor, direction, split_dim });
             }
+            Err(error) => self.context.draft.fail(error),
         }
         self
     }
 
     /// Next argument: read.
+    #[inline]
     pub fn input(self, tensor: impl AsRef<Tensor>) -> Self {
         self.arg(tensor.as_ref(), Direction::In, None)
     }
 
     /// Next argument: written, without regard to what was there.
+    #[inline]
     pub fn output(self, tensor: impl AsRef<Tensor>) -> Self {
         self.arg(tensor.as_ref(), Direction::Out, None)
     }
 
     /// Next argument: read and written.
+    #[inline]
     pub fn inout(self, tensor: impl AsRef<Tensor>) -> Self {
         self.arg(tensor.as_ref(), Direction::InOut, None)
     }
 
     /// Next argument, of which block `i` gets the `i`-th equal part of dimension `dim`.
+    #[inline]
     pub fn split(self, direction: Direction, tensor: impl AsRef<Tensor>, dim: u8) -> Self {
         self.arg(tensor.as_ref(), direction, Some(dim))
     }
 
     /// Next scalar.
-    pub fn scalar(mut self, value: u64) -> Self {
-        self.draft.scalars.push(value);
+    #[inline]
+    pub fn scalar(self, value: u64) -> Self {
+        self.context.draft.scalars.push(value);
         self
     }
 
     /// Wait for `task` too, whatever the bytes imply.
-    pub fn after(mut self, task: TaskId) -> Self {
-        self.draft.after.push(task);
+    #[inline]
+    pub fn after(self, task: TaskId) -> Self {
+        self.context.draft.after.push(task);
         self
     }
 
     /// Run the kernel once per block index.
+    #[inline]
     pub fn blocks(mut self, blocks: u32) -> Self {
         self.blocks = blocks;
         self
@@ -99,26 +100,26 @@ impl<'c, 'run> TaskBuilder<'c, 'run> {
     }
 
     /// Run the kernel only if the one element of `tensor`, read on the device when the task would start, compares so.
-    pub fn only_if<T: Element>(mut self, tensor: impl AsRef<Tensor>, comparison: Comparison, constant: T) -> Self {
+    pub fn only_if<T: Element>(self, tensor: impl AsRef<Tensor>, comparison: Comparison, constant: T) -> Self {
         let tensor = tensor.as_ref();
         if tensor.dtype() != T::DTYPE {
             let problem =
                 format!("the predicate compares an element of {} with a constant of {}", tensor.dtype(), T::DTYPE);
-            self.draft.error.get_or_insert(Error::orchestration(problem));
+            self.context.draft.fail(Error::orchestration(problem));
             return self;
         }
         match self.context.locate(tensor) {
             Ok(tensor) => {
-                self.draft.predicate = Some(Predicate { tensor, comparison, constant_bits: constant.to_bits64() })
+                let constant_bits = constant.to_bits64();
+                self.context.draft.predicate = Some(Predicate { tensor, comparison, constant_bits });
             }
-            Err(error) => {
-                self.draft.error.get_or_insert(error);
-            }
+            Err(error) => self.context.draft.fail(error),
         }
         self
     }
 
     /// A number for the submitter's own use: shown in messages, traces and drawings.
+    #[inline]
     pub fn tag(mut self, tag: u32) -> Self {
         self.tag = tag;
         self
@@ -129,24 +130,8 @@ impl<'c, 'run> TaskBuilder<'c, 'run> {
     /// # Errors
     /// The first of its arguments that cannot be used, or [`ErrorKind::Submit`](crate::ErrorKind::Submit) with the cause; nothing has
     /// changed then.
-    pub fn submit(mut self) -> Result<TaskId, Error> {
-        let result = match self.draft.error.take() {
-            Some(error) => Err(self.context.fail(error)),
-            None => self.context.check_latch().and_then(|()| {
-                self.context.submit_located(&TaskDesc {
-                    kernels: &self.draft.kernels,
-                    accesses: &self.draft.accesses,
-                    scalars: &self.draft.scalars,
-                    after: &self.draft.after,
-                    blocks: self.blocks,
-                    start_together: self.start_together,
-                    blocks_disjoint_by_promise: false,
-                    predicate: self.draft.predicate,
-                    tag: self.tag,
-                })
-            }),
-        };
-        self.context.draft = self.draft;
-        result
+    #[inline]
+    pub fn submit(self) -> Result<TaskId, Error> {
+        self.context.submit_draft(self.blocks, self.start_together, self.tag)
     }
 }

@@ -74,6 +74,7 @@ macro_rules! views {
             ///
             /// # Errors
             /// No such dimension, or the range reaches outside it.
+            #[inline]
             pub fn slice(&self, dim: usize, range: Range<u64>) -> Result<$owner, Error> {
                 self.with(self.region().slice(dim, range))
             }
@@ -90,6 +91,7 @@ macro_rules! views {
             ///
             /// # Errors
             /// No such dimension, or `at` is not in it.
+            #[inline]
             pub fn index(&self, dim: usize, at: u64) -> Result<$owner, Error> {
                 self.with(self.region().index(dim, at))
             }
@@ -137,6 +139,7 @@ impl Tensor {
         &self.region
     }
 
+    #[inline]
     fn with(&self, region: Result<Region, LayoutError>) -> Result<Tensor, Error> {
         Ok(Tensor { home: self.home, region: region.map_err(Error::layout)? })
     }

@@ -25,6 +25,12 @@ impl Params {
     /// Most heads of a query tile.
     pub const TILE_HEADS: u64 = 128;
 
+    /// The parameters of a published case.
+    #[must_use]
+    pub fn of_case(name: &str) -> Option<Params> {
+        CASES.iter().find(|(known, _)| *known == name).map(|&(_, params)| params)
+    }
+
     /// Blocks of one sequence.
     #[must_use]
     pub fn blocks_per_sequence(&self) -> u64 {
@@ -83,11 +89,6 @@ pub(crate) const CASES: &[(&str, Params)] = &[
     ("case1", case(256, 16, 128, 128, 8100, 32768)),
     ("case2", case(64, 64, 128, 64, 8150, 32768)),
 ];
-
-/// The case of this name.
-pub(crate) fn find(name: &str) -> Option<Params> {
-    CASES.iter().find(|(known, _)| *known == name).map(|&(_, params)| params)
-}
 
 #[cfg(test)]
 mod tests {

@@ -6,8 +6,7 @@ use periscope::{CoreKind, Kernel, KernelArgs, KernelError, PodElement, Strided, 
 use crate::tile::{self, Accumulators, BlockResult, Shape};
 
 fn slice<T: PodElement>(tensor: Strided<'_, T>) -> Result<&[T], KernelError> {
-    let layout = *tensor.layout();
-    tensor.as_slice().ok_or_else(|| format!("a tile has gaps: {layout:?}").into())
+    tensor.as_slice().ok_or_else(|| format!("a tile has gaps: {:?}", tensor.layout()).into())
 }
 
 fn slice_mut<T: PodElement>(tensor: StridedMut<'_, T>) -> Result<&mut [T], KernelError> {

@@ -53,7 +53,7 @@ impl Workload for PagedAttention {
     }
 
     fn prepare(&self, case: &str, seed: u64, progress: &dyn Progress) -> Result<Prepared, WorkloadError> {
-        let params = case::find(case).ok_or_else(|| self.unknown_case(case))?;
+        let params = Params::of_case(case).ok_or_else(|| self.unknown_case(case))?;
         prepare(params, seed, progress)
     }
 }
