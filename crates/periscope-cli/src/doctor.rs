@@ -15,7 +15,8 @@ const LARGE_ELEMS: u64 = 1 << 20;
 /// How the host reaches a tensor of `elems` i32: asks the device by touching one.
 fn mechanism(device: &Device, elems: u64) -> Result<String, periscope::Error> {
     let tensor: Resident = device.alloc_zeroed::<i32>([elems])?;
-    let touch = Callable::builder("touch").input("tensor").orchestrate(|ctx, args| ctx.read::<i32>(args[0], [0]).map(|_| ()));
+    let touch =
+        Callable::builder("touch").input("tensor").orchestrate(|ctx, args| ctx.read::<i32>(args[0], [0]).map(|_| ()));
     device.run(&touch, &mut [(&tensor).into()])?;
     Ok(tensor.view_report().map_or_else(|| "none".into(), |view| view.mechanism.to_string()))
 }
@@ -61,16 +62,18 @@ pub(crate) fn doctor() -> Result<(), Failure> {
     writeln!(out, "periscope {} on {} cores", env!("CARGO_PKG_VERSION"), cores)?;
     writeln!(out, "kernels use {}\n", periscope_workloads::tile::instructions())?;
     drop(out);
-    let titles =
-        ["PLATFORM", "MEMORY", "CUBE + VECTOR", "THREADS", "HOST VIEW AT 1 KiB", "AT 4 MiB", "vector_add"];
+    let titles = ["PLATFORM", "MEMORY", "CUBE + VECTOR", "THREADS", "HOST VIEW AT 1 KiB", "AT 4 MiB", "vector_add"];
     let mut rows = table::table(&titles, &[1, 2, 3]);
     let mut failures = Vec::new();
     for (uri, _) in list_devices() {
         let uri = uri.to_string();
         match diagnose(&uri) {
             Ok(found) => {
-                let verdict =
-                    if found.works { Cell::new("ok").fg(Color::Green) } else { Cell::new("wrong result").fg(Color::Red) };
+                let verdict = if found.works {
+                    Cell::new("ok").fg(Color::Green)
+                } else {
+                    Cell::new("wrong result").fg(Color::Red)
+                };
                 if !found.works {
                     failures.push(format!("{uri}: vector_add gives a wrong result"));
                 }

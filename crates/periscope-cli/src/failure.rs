@@ -38,7 +38,9 @@ impl Failure {
 impl From<WorkloadError> for Failure {
     fn from(error: WorkloadError) -> Failure {
         match error {
-            WorkloadError::UnknownWorkload { .. } | WorkloadError::UnknownCase { .. } => Failure::Usage(error.to_string()),
+            WorkloadError::UnknownWorkload { .. } | WorkloadError::UnknownCase { .. } => {
+                Failure::Usage(error.to_string())
+            }
             WorkloadError::Run(error) => error.into(),
             other => Failure::Failed(other.to_string()),
         }

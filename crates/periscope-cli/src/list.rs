@@ -54,7 +54,8 @@ pub(crate) fn list(options: &Options) -> Result<(), Failure> {
             cases: workload.cases().into_iter().map(|case| CaseLine { name: case.name, about: case.about }).collect(),
         })
         .collect();
-    let platforms = list_devices().into_iter().map(|(uri, about)| PlatformLine { uri: uri.to_string(), about }).collect();
+    let platforms =
+        list_devices().into_iter().map(|(uri, about)| PlatformLine { uri: uri.to_string(), about }).collect();
     let listing = Listing { workloads, platforms };
     let mut out = io::stdout().lock();
     if options.json {

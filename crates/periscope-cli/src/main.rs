@@ -14,7 +14,6 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-
 /// Run task graphs whose host orchestrator reads and writes tensors wherever they live.
 #[derive(Parser)]
 #[command(

@@ -31,7 +31,11 @@ impl Progress for Bars {
         let Some(bar) = current.as_mut() else { return };
         if bar.bar.is_none() && bar.started.elapsed() >= MOMENT {
             let style = ProgressStyle::with_template("{msg:<26} {bar:32} {pos}/{len} {eta}").expect("a valid template");
-            bar.bar = Some(ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr()).with_style(style).with_message(bar.what.clone()));
+            bar.bar = Some(
+                ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr())
+                    .with_style(style)
+                    .with_message(bar.what.clone()),
+            );
         }
         if let Some(bar) = &bar.bar {
             bar.set_length(total);
@@ -45,7 +49,9 @@ impl Bars {
     pub(crate) fn during<R>(&self, what: &str, work: impl FnOnce() -> R) -> R {
         self.clear();
         let style = ProgressStyle::with_template("{msg:<26} {spinner} {elapsed}").expect("a valid template");
-        let spinner = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style).with_message(what.to_owned());
+        let spinner = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr())
+            .with_style(style)
+            .with_message(what.to_owned());
         // The first tick comes after a moment, so short work shows nothing.
         spinner.enable_steady_tick(MOMENT);
         let result = work();

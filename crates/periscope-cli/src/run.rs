@@ -170,7 +170,10 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
             tasks: last.tasks,
             edges: last.edges,
             setup_bytes: SetupBytes { h2d: session.setup_bytes() },
-            runs: reports.iter().map(|run| RunLine { phases_us: run.phases_us, bytes: run.bytes, views: run.views }).collect(),
+            runs: reports
+                .iter()
+                .map(|run| RunLine { phases_us: run.phases_us, bytes: run.bytes, views: run.views })
+                .collect(),
             summary_us: summary(&reports),
             views: &last.tensor_views,
             check: check.into(),
@@ -194,7 +197,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Failure> {
 
 fn summary(reports: &[Report]) -> Summary {
     let spread = |phase: fn(&Phases) -> std::time::Duration| {
-        let mut times: Vec<f64> = reports.iter().map(|report| phase(&report.phases_us).as_nanos() as f64 / 1e3).collect();
+        let mut times: Vec<f64> =
+            reports.iter().map(|report| phase(&report.phases_us).as_nanos() as f64 / 1e3).collect();
         times.sort_by(f64::total_cmp);
         let middle = times.len() / 2;
         let median = if times.len() % 2 == 1 { times[middle] } else { (times[middle - 1] + times[middle]) / 2.0 };
@@ -210,7 +214,13 @@ fn summary(reports: &[Report]) -> Summary {
     }
 }
 
-fn print(title: &str, reports: &[Report], session: &Session<'_>, prepared: &Prepared, check: &Check) -> Result<(), Failure> {
+fn print(
+    title: &str,
+    reports: &[Report],
+    session: &Session<'_>,
+    prepared: &Prepared,
+    check: &Check,
+) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     writeln!(out, "{title}")?;
     if session.setup_bytes() > 0 {

@@ -330,11 +330,13 @@ impl GraphBuilder {
     /// for unrelated memory).
     ///
     /// # Panics
-    /// If the segment does not exist or the bytes do not lie in it: the caller is the allocator of the segment.
+    /// If the segment does not exist, the bytes do not lie in it, or they do not start at a multiple of 8 (the widest
+    /// element): the caller is the allocator of the segment.
     pub fn add_graph_object(&mut self, segment: u32, offset_bytes: u64, len_bytes: u64) -> ObjectId {
         let memory = &self.memories[segment as usize];
         assert!(
             memory.kind == MemoryKind::Graph as u32
+                && offset_bytes.is_multiple_of(8)
                 && offset_bytes.checked_add(len_bytes).is_some_and(|end| end <= memory.len_bytes),
             "bytes {offset_bytes}+{len_bytes} of segment {segment}, which has {}",
             memory.len_bytes

@@ -17,7 +17,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::dtype::DType;
 use crate::ids::TaskId;
-use crate::layout::{Layout, LayoutError, MAX_RANK};
+use crate::layout::{Layout, LayoutError, LayoutRef, MAX_RANK};
 use crate::task::{Comparison, CoreKind, Direction, KernelSignature};
 
 /// First word of every image: "PSCIMG" and the format version.
@@ -116,6 +116,14 @@ impl LayoutRecord {
     #[must_use]
     pub fn dtype(&self) -> DType {
         DType::from_code(self.dtype).expect("the image was checked when it was made")
+    }
+
+    /// Shape and strides, where they are.
+    #[must_use]
+    #[inline]
+    pub fn as_layout(&self) -> LayoutRef<'_> {
+        let rank = usize::from(self.rank).min(MAX_RANK);
+        LayoutRef::new(&self.shape[..rank], &self.strides[..rank])
     }
 
     /// Shape and strides.
@@ -412,7 +420,7 @@ impl Image {
         if header.magic != MAGIC {
             return Err(ImageError::Magic { found: header.magic });
         }
-        if !header.words.checked_mul(8).is_some_and(|expected| expected == found) {
+        if header.words.checked_mul(8) != Some(found) {
             return Err(ImageError::Length { expected: header.words.saturating_mul(8), found });
         }
         let checksum = u64::from(crc32fast::hash(&bytes[size_of::<Header>()..]));

@@ -161,6 +161,104 @@ impl fmt::Debug for Shape {
     }
 }
 
+/// A shape and strides that are kept elsewhere: in a [`Layout`], or in an image.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct LayoutRef<'a> {
+    shape: &'a [u64],
+    strides: &'a [u64],
+}
+
+impl<'a> LayoutRef<'a> {
+    /// A shape and as many strides, in elements, that a [`Layout`] could be made of: nothing overflows.
+    ///
+    /// # Panics
+    /// If their numbers differ.
+    #[must_use]
+    #[inline]
+    pub fn new(shape: &'a [u64], strides: &'a [u64]) -> LayoutRef<'a> {
+        assert_eq!(shape.len(), strides.len());
+        LayoutRef { shape, strides }
+    }
+
+    /// The length of each dimension.
+    #[must_use]
+    #[inline]
+    pub fn shape(&self) -> &'a [u64] {
+        self.shape
+    }
+
+    /// The distance in elements between neighbours of each dimension.
+    #[must_use]
+    #[inline]
+    pub fn strides(&self) -> &'a [u64] {
+        self.strides
+    }
+
+    /// The number of elements: the product of the shape, 1 for a scalar.
+    #[must_use]
+    #[inline]
+    pub fn num_elems(&self) -> u64 {
+        self.shape.iter().product()
+    }
+
+    /// Whether there is no element.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.shape.contains(&0)
+    }
+
+    /// Whether the elements lie one after the other in row-major order, without gap.
+    #[must_use]
+    #[inline]
+    pub fn is_contiguous(&self) -> bool {
+        let mut next = 1;
+        for (&len, &stride) in self.shape.iter().zip(self.strides).rev() {
+            if len != 1 && stride != next {
+                return self.is_empty();
+            }
+            next *= len;
+        }
+        true
+    }
+
+    /// The distance in elements of the element at `index` from the first.
+    ///
+    /// # Errors
+    /// [`LayoutError::IndexRank`], [`LayoutError::IndexOutOfBounds`].
+    #[inline]
+    pub fn offset_of(&self, index: &[u64]) -> Result<u64, LayoutError> {
+        if index.len() == self.shape.len() {
+            let mut offset = 0;
+            let mut inside = true;
+            for ((&i, &len), &stride) in index.iter().zip(self.shape).zip(self.strides) {
+                inside &= i < len;
+                // Cannot overflow where `inside` holds; where it does not, the product is not used.
+                offset += i.wrapping_mul(stride) * u64::from(inside);
+            }
+            if inside {
+                return Ok(offset);
+            }
+        }
+        Err(self.index_error(index))
+    }
+
+    #[cold]
+    fn index_error(&self, index: &[u64]) -> LayoutError {
+        if index.len() == self.shape.len() {
+            LayoutError::IndexOutOfBounds { index: index.to_vec(), shape: self.shape.to_vec() }
+        } else {
+            LayoutError::IndexRank { index: index.to_vec(), rank: self.shape.len() }
+        }
+    }
+}
+
+impl fmt::Debug for LayoutRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}/{:?}", self.shape, self.strides)
+    }
+}
+
 /// A shape with a stride in elements for each dimension.
 #[derive(Clone, Copy)]
 pub struct Layout {
@@ -189,6 +287,7 @@ impl Layout {
     ///
     /// # Errors
     /// [`LayoutError::RankTooLarge`], [`LayoutError::Overflow`].
+    #[inline]
     pub fn contiguous(shape: &[u64]) -> Result<Layout, LayoutError> {
         let mut strides = [0u64; MAX_RANK];
         if shape.len() > MAX_RANK {
@@ -207,6 +306,7 @@ impl Layout {
     ///
     /// # Errors
     /// [`LayoutError::RankTooLarge`], [`LayoutError::StrideCount`], [`LayoutError::Overflow`].
+    #[inline]
     pub fn strided(shape: &[u64], strides: &[u64]) -> Result<Layout, LayoutError> {
         if shape.len() > MAX_RANK {
             return Err(LayoutError::RankTooLarge { rank: shape.len() });
@@ -222,6 +322,7 @@ impl Layout {
     }
 
     /// Elements and extent fit in 64 bits, with room for the widest element and for one more stride.
+    #[inline]
     fn check(&self) -> Option<()> {
         let (mut count, mut last) = (1u64, 0u64);
         for (&len, &stride) in self.shape().iter().zip(self.strides()) {
@@ -274,10 +375,17 @@ impl Layout {
         1 + self.shape().iter().zip(self.strides()).map(|(&len, &stride)| (len - 1) * stride).sum::<u64>()
     }
 
+    /// The same, borrowed.
+    #[must_use]
+    #[inline]
+    pub fn as_ref(&self) -> LayoutRef<'_> {
+        LayoutRef { shape: self.shape(), strides: self.strides() }
+    }
+
     /// Whether the elements lie one after the other in row-major order, without gap.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
-        self.contiguous_dims() == self.rank() || self.is_empty()
+        self.as_ref().is_contiguous()
     }
 
     /// Whether no two positions are the same element, as a written view needs. A layout whose dimensions interleave
@@ -306,49 +414,13 @@ impl Layout {
         true
     }
 
-    /// How many of the innermost dimensions together are one gapless row-major run.
-    fn contiguous_dims(&self) -> usize {
-        let mut next = 1;
-        for (position, dim) in (0..self.rank()).rev().enumerate() {
-            if self.shape[dim] == 1 {
-                continue;
-            }
-            if self.strides[dim] != next {
-                return position;
-            }
-            next *= self.shape[dim];
-        }
-        self.rank()
-    }
-
     /// The distance in elements of the element at `index` from the first.
     ///
     /// # Errors
     /// [`LayoutError::IndexRank`], [`LayoutError::IndexOutOfBounds`].
     #[inline]
     pub fn offset_of(&self, index: &[u64]) -> Result<u64, LayoutError> {
-        if index.len() == self.rank as usize {
-            let mut offset = 0;
-            let mut inside = true;
-            for (dim, &i) in index.iter().enumerate() {
-                inside &= i < self.shape[dim];
-                // Cannot overflow where `inside` holds; where it does not, the product is not used.
-                offset += i.wrapping_mul(self.strides[dim]) * u64::from(inside);
-            }
-            if inside {
-                return Ok(offset);
-            }
-        }
-        Err(self.index_error(index))
-    }
-
-    #[cold]
-    fn index_error(&self, index: &[u64]) -> LayoutError {
-        if index.len() == self.rank() {
-            LayoutError::IndexOutOfBounds { index: index.to_vec(), shape: self.shape().to_vec() }
-        } else {
-            LayoutError::IndexRank { index: index.to_vec(), rank: self.rank() }
-        }
+        self.as_ref().offset_of(index)
     }
 
     fn dim(&self, dim: usize) -> Result<(u64, u64), LayoutError> {
@@ -363,6 +435,7 @@ impl Layout {
     ///
     /// # Errors
     /// [`LayoutError::NoSuchDimension`], [`LayoutError::SliceOutOfBounds`].
+    #[inline]
     pub fn slice(&self, dim: usize, range: Range<u64>) -> Result<(Layout, u64), LayoutError> {
         let (len, stride) = self.dim(dim)?;
         let mut layout = *self;
@@ -397,6 +470,7 @@ impl Layout {
     ///
     /// # Errors
     /// [`LayoutError::NoSuchDimension`]; [`LayoutError::SliceOutOfBounds`] if `at` is not in the dimension.
+    #[inline]
     pub fn index(&self, dim: usize, at: u64) -> Result<(Layout, u64), LayoutError> {
         let (len, stride) = self.dim(dim)?;
         if at >= len {
@@ -404,8 +478,11 @@ impl Layout {
         }
         let mut layout = *self;
         let rank = self.rank();
-        layout.shape.copy_within(dim + 1..rank, dim);
-        layout.strides.copy_within(dim + 1..rank, dim);
+        // Element by element: the few that there are cost less than a call that copies memory.
+        for outer in dim..rank - 1 {
+            layout.shape[outer] = layout.shape[outer + 1];
+            layout.strides[outer] = layout.strides[outer + 1];
+        }
         layout.shape[rank - 1] = 0;
         layout.strides[rank - 1] = 0;
         layout.rank -= 1;
@@ -605,6 +682,7 @@ impl Region {
         Ok((self.offset_elems + self.layout.offset_of(index)?) * self.dtype.size_bytes())
     }
 
+    #[inline]
     fn moved(&self, (layout, by_elems): (Layout, u64)) -> Region {
         Region { dtype: self.dtype, layout, offset_elems: self.offset_elems + by_elems }
     }
@@ -613,6 +691,7 @@ impl Region {
     ///
     /// # Errors
     /// As [`Layout::slice`].
+    #[inline]
     pub fn slice(&self, dim: usize, range: Range<u64>) -> Result<Region, LayoutError> {
         self.layout.slice(dim, range).map(|at| self.moved(at))
     }
@@ -629,6 +708,7 @@ impl Region {
     ///
     /// # Errors
     /// As [`Layout::index`].
+    #[inline]
     pub fn index(&self, dim: usize, at: u64) -> Result<Region, LayoutError> {
         self.layout.index(dim, at).map(|at| self.moved(at))
     }

@@ -29,7 +29,7 @@ pub use dtype::{DType, Element, PodElement};
 pub use footprint::Footprint;
 pub use graph::{EntryWrites, GraphBuilder, GraphLimits, ScopeError, ScopeKind, SubmitError};
 pub use ids::{ObjectId, TaskId};
-pub use layout::{Layout, LayoutError, MAX_RANK, Region, Shape};
+pub use layout::{Layout, LayoutError, LayoutRef, MAX_RANK, Region, Shape};
 pub use task::{
     Access, Comparison, CoreKind, Direction, KernelId, KernelParam, KernelSignature, ObjectRegion, Predicate, TaskDesc,
 };

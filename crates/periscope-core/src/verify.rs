@@ -10,7 +10,7 @@
 
 use crate::dtype::DType;
 use crate::footprint::{Footprint, REFUSAL_STEPS, overlaps};
-use crate::hazard::{NoJoins, Touch, Tracker};
+use crate::hazard::{NoJoins, Touch, Tracker, View};
 use crate::ids::TaskId;
 use crate::image::{
     AccessRecord, Image, ImageError, MemoryKind, NO_KERNEL, NO_SPLIT, TASK_BLOCKS_BY_PROMISE, TASK_INFERRED_JOIN,
@@ -120,7 +120,7 @@ impl Checker<'_> {
         if !inside {
             return Err(format!("bytes {offset_bytes}+{} of a memory of {}", info.extent_bytes, memory.len_bytes));
         }
-        if offset_bytes % self.image.layouts()[layout as usize].dtype().size_bytes() != 0 {
+        if !offset_bytes.is_multiple_of(self.image.layouts()[layout as usize].dtype().size_bytes()) {
             return Err(format!("byte {offset_bytes} is not aligned for its elements"));
         }
         Ok(info)
@@ -232,7 +232,7 @@ impl Checker<'_> {
             if direction.writes() && task.blocks > 1 {
                 return Err(bad("several blocks write it and it is not split among them"));
             }
-        } else if layout.shape[usize::from(layout.split_dim)] % u64::from(task.blocks) != 0 {
+        } else if !layout.shape[usize::from(layout.split_dim)].is_multiple_of(u64::from(task.blocks)) {
             return Err(bad("its blocks do not divide the dimension that splits it"));
         }
         Ok(())
@@ -342,40 +342,43 @@ impl Checker<'_> {
         Ok(Predecessors { first, tasks: from })
     }
 
-    /// Every two tasks that touch common bytes, one of them writing, are ordered by a path.
-    fn check_order(&mut self, predecessors: &Predecessors) -> Result<(), ImageError> {
-        // Bytes that no access connects cannot conflict: each connected range is an object of its own for the tracker.
-        let mut tracker = Tracker::default();
+    /// Bytes that no access connects cannot conflict: each connected range of a memory becomes an object of the tracker.
+    /// The result is, for each access, its object and the object's first byte in the memory.
+    fn add_objects(&self, tracker: &mut Tracker) -> Vec<(u32, u64)> {
         let accesses = self.image.accesses();
-        let mut extents: Vec<(u64, u32, u64, u32)> = Vec::with_capacity(accesses.len());
+        let mut extents: Vec<(u32, u64, u64, u32)> = Vec::with_capacity(accesses.len());
         for (position, access) in accesses.iter().enumerate() {
             let extent = self.layouts[access.layout as usize].extent_bytes;
             if extent > 0 {
                 let start = access.offset_bytes;
-                extents.push((start, access.memory() as u32, start + extent, position as u32));
+                extents.push((access.memory() as u32, start, start + extent, position as u32));
             }
         }
-        extents.sort_unstable_by_key(|&(start, memory, ..)| (memory, start));
-        let mut places = vec![(0u32, 0u64); accesses.len()];
-        let mut objects = 0;
-        for range in extents.chunk_by({
-            let mut end = 0;
-            move |first, next| {
-                end = first.2.max(end);
-                let connected = first.1 == next.1 && next.0 < end;
-                if !connected {
-                    end = 0;
-                }
-                connected
+        extents.sort_unstable_by_key(|&(memory, start, ..)| (memory, start));
+        let mut places = vec![(0, 0); accesses.len()];
+        let mut rest = extents.as_slice();
+        let mut object = 0;
+        while let Some(&(memory, start, mut end, _)) = rest.first() {
+            let mut count = 0;
+            while let Some(&(_, _, next_end, position)) =
+                rest.get(count).filter(|&&(next_memory, next, ..)| count == 0 || (next_memory == memory && next < end))
+            {
+                end = next_end.max(end);
+                places[position as usize] = (object, start);
+                count += 1;
             }
-        }) {
-            let start = range[0].0;
-            tracker.add_object(range.iter().map(|extent| extent.2).max().expect("not empty") - start);
-            for &(.., position) in range {
-                places[position as usize] = (objects, start);
-            }
-            objects += 1;
+            tracker.add_object(end - start);
+            object += 1;
+            rest = &rest[count..];
         }
+        places
+    }
+
+    /// Every two tasks that touch common bytes, one of them writing, are ordered by a path.
+    fn check_order(&mut self, predecessors: &Predecessors) -> Result<(), ImageError> {
+        let mut tracker = Tracker::default();
+        let places = self.add_objects(&mut tracker);
+        let accesses = self.image.accesses();
         let count = self.image.task_count();
         let (mut found, mut touches) = (Vec::new(), Vec::new());
         let (mut seen, mut stack) = (vec![NONE_SEEN; count], Vec::new());
@@ -392,9 +395,11 @@ impl Checker<'_> {
                 let at = access.offset_bytes - start;
                 let place = tracker.place(object, &info, at, &self.footprints);
                 let writes = access.direction().writes();
-                let touch = Touch { object, footprint: info.footprint, at, writes, place };
+                let end = at + info.extent_bytes;
+                let view = View { at, end, footprint: info.footprint, gapless: info.gapless };
+                let touch = Touch { object, writes, view, place };
                 let first = found.len();
-                tracker.find(&touch, &self.footprints, &mut NoJoins, &mut found);
+                tracker.find(&touch, &self.footprints, &mut NoJoins { implied: false }, &mut found);
                 let direct = predecessors.of(task);
                 let mut kept = first;
                 for index in first..found.len() {
@@ -424,7 +429,7 @@ impl Checker<'_> {
             let cuts = tracker.cuts;
             for (touch, _, info) in &mut touches {
                 if tracker.cuts != cuts {
-                    touch.place = tracker.place(touch.object, info, touch.at, &self.footprints);
+                    touch.place = tracker.place(touch.object, info, touch.view.at, &self.footprints);
                 }
                 tracker.record(touch, task, &mut self.footprints, true);
             }
@@ -435,3 +440,83 @@ impl Checker<'_> {
 
 /// No task has this number: an image has fewer.
 const NONE_SEEN: u32 = u32::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{EntryWrites, GraphBuilder, GraphLimits};
+    use crate::image::Parts;
+    use crate::layout::Region;
+    use crate::task::{Access, ObjectRegion, TaskDesc};
+
+    /// Joins (they need no kernels) that write tiles of a matrix, read all of it, write tiles again, and so on.
+    fn image() -> Image {
+        let mut builder = GraphBuilder::new(GraphLimits::default());
+        let object = builder.add_external(1024, EntryWrites::Allowed);
+        let matrix = Region::contiguous(DType::U8, &[32, 32]).expect("small");
+        for task in 0..90u64 {
+            let (region, direction) = if task / 20 % 2 == 0 {
+                let (row, column) = (task * 5 % 4 * 8, task * 3 % 4 * 8);
+                let rows = matrix.slice(0, row..row + 8).expect("inside");
+                (rows.slice(1, column..column + 8).expect("inside"), Direction::InOut)
+            } else {
+                (matrix, Direction::In)
+            };
+            let accesses = [Access { tensor: ObjectRegion { object, region }, direction, split_dim: None }];
+            builder.submit(&TaskDesc { accesses: &accesses, ..TaskDesc::default() }).expect("a good task");
+        }
+        builder.freeze(None)
+    }
+
+    /// The image without the edge at this position, whose source and target are also returned.
+    fn without_edge(image: &Image, position: usize) -> (Image, usize, usize) {
+        let mut tasks = image.tasks_and_end().to_vec();
+        let mut successors = image.successors().to_vec();
+        let to = successors.remove(position) as usize;
+        let from = tasks.partition_point(|task| task.first_successor as usize <= position) - 1;
+        tasks[to].predecessors -= 1;
+        tasks[from + 1..].iter_mut().for_each(|task| task.first_successor -= 1);
+        let parts = Parts {
+            memories: image.memories(),
+            layouts: image.layouts(),
+            tasks: &tasks,
+            accesses: image.accesses(),
+            successors: &successors,
+            ..Parts::default()
+        };
+        (Image::assemble(parts, None), from, to)
+    }
+
+    fn reaches(image: &Image, from: usize, to: usize) -> bool {
+        let tasks = image.tasks_and_end();
+        let mut reached = vec![false; image.task_count()];
+        reached[from] = true;
+        for task in from..to {
+            let list = tasks[task].first_successor as usize..tasks[task + 1].first_successor as usize;
+            for &next in &image.successors()[list] {
+                reached[next as usize] |= reached[task];
+            }
+        }
+        reached[to]
+    }
+
+    #[test]
+    fn every_lost_edge_is_noticed_unless_another_path_does_its_work() {
+        let image = image();
+        assert!(image.tasks().iter().any(|task| task.flags & TASK_INFERRED_JOIN != 0));
+        assert_eq!(check(&image), Ok(()));
+        let mut noticed = 0;
+        for position in 0..image.successors().len() {
+            let (changed, from, to) = without_edge(&image, position);
+            match check(&changed) {
+                Ok(()) => assert!(reaches(&changed, from, to), "the edge {from} > {to} is lost"),
+                Err(ImageError::Unordered { .. }) => {
+                    assert!(!reaches(&changed, from, to));
+                    noticed += 1;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(noticed > 50, "{noticed}");
+    }
+}

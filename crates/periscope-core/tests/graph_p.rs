@@ -94,7 +94,9 @@ fn graph_p_costs() {
     let tasks = (BATCH * BLOCKS * 4) as f64;
     let mut times = Vec::new();
     let mut image = None;
-    for round in 0..40 {
+    // Fewer under an instruction counter.
+    let rounds = std::env::var("ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(40);
+    for round in 0..rounds {
         let start = Instant::now();
         let built = build(&mut builder, &kernels, image.take());
         let ns = start.elapsed().as_nanos() as f64 / tasks;
@@ -109,7 +111,7 @@ fn graph_p_costs() {
     }
     times.sort_by(f64::total_cmp);
     let image = image.expect("built");
-    println!("graph P: min {:.1}, median {:.1} ns/task of 39", times[0], times[times.len() / 2]);
+    println!("graph P: min {:.1}, median {:.1} ns/task of {}", times[0], times[times.len() / 2], times.len());
     let mut freezes: Vec<f64> = Vec::new();
     let mut recycled = None;
     for _ in 0..20 {
@@ -124,4 +126,89 @@ fn graph_p_costs() {
     let decoded = Image::decode(&bytes).expect("sound");
     println!("decode and verify: {:.1} ns/task", start.elapsed().as_nanos() as f64 / tasks);
     assert_eq!(decoded, image);
+}
+
+/// Graphs of other shapes, of joins (no kernel is needed to see what their accesses cost).
+#[test]
+#[ignore = "a measurement"]
+fn other_shapes_cost() {
+    use Direction::{In, InOut};
+    let measure = |name: &str, len_bytes: u64, tasks: &dyn Fn(u64) -> Vec<(Region, Direction)>, count: u64| {
+        let mut builder = GraphBuilder::new(GraphLimits::default());
+        let programs: Vec<_> = (0..count).map(tasks).collect();
+        let mut best = f64::MAX;
+        for _ in 0..6 {
+            builder.reset();
+            let object = builder.add_external(len_bytes, EntryWrites::Allowed);
+            let start = Instant::now();
+            for accesses in &programs {
+                let access = |&(region, direction): &(Region, Direction)| Access {
+                    tensor: ObjectRegion { object, region },
+                    direction,
+                    split_dim: None,
+                };
+                let accesses: Vec<_> = accesses.iter().map(access).collect();
+                builder.submit(&TaskDesc { accesses: &accesses, ..TaskDesc::default() }).expect("a good task");
+            }
+            best = best.min(start.elapsed().as_nanos() as f64 / count as f64);
+        }
+        let joins = builder.total_task_count() - builder.task_count();
+        println!("{name}: {best:.1} ns/task, {} edges, {joins} joins", builder.edge_count());
+    };
+    // C += A·B with 40³ tiles of 8 × 8, all three in one allocation.
+    let matrix = |number: u64| Region {
+        offset_elems: number * 320 * 320,
+        ..Region::contiguous(DType::F32, &[320, 320]).expect("small")
+    };
+    let tile = |of: &Region, row: u64, column: u64| {
+        let rows = of.slice(0, row * 8..row * 8 + 8).expect("inside");
+        rows.slice(1, column * 8..column * 8 + 8).expect("inside")
+    };
+    let (a, b, c) = (matrix(0), matrix(1), matrix(2));
+    let gemm = |task: u64| {
+        let (i, j, k) = (task / 1600, task / 40 % 40, task % 40);
+        vec![(tile(&a, i, k), In), (tile(&b, k, j), In), (tile(&c, i, j), InOut)]
+    };
+    measure("40³ strided tiles", 3 * 320 * 320 * 4, &gemm, 64_000);
+    // A cache of 1,024 blocks of 64 rows: one row is appended, then its block is read.
+    let cache = Region::contiguous(DType::F32, &[65_536, 32]).expect("small");
+    let append = |task: u64| {
+        let row = task / 2;
+        if task % 2 == 0 {
+            vec![(cache.slice(0, row..row + 1).expect("inside"), Direction::Out)]
+        } else {
+            vec![(cache.slice(0, row / 64 * 64..row / 64 * 64 + 64).expect("inside"), In)]
+        }
+    };
+    measure("appended rows, blocks read", 65_536 * 32 * 4, &append, 65_536);
+    let bytes = Region::contiguous(DType::U8, &[1 << 20]).expect("small");
+    let tiles = |task: u64| {
+        if task % 65 == 64 {
+            vec![(bytes, In)]
+        } else {
+            let at = task * 7919 % 4096 * 256;
+            vec![(bytes.slice(0, at..at + 256).expect("inside"), InOut)]
+        }
+    };
+    measure("all read after every 64 tiles", 1 << 20, &tiles, 65_536);
+    let random = |task: u64| {
+        let mix = |salt: u64| (task + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ salt).rotate_left(29) >> 20;
+        let at = mix(1) % ((1 << 20) - 2000);
+        vec![(bytes.slice(0, at..at + mix(7) % 1999 + 1).expect("inside"), if mix(3) % 3 == 0 { InOut } else { In })]
+    };
+    measure("random ranges", 1 << 20, &random, 65_536);
+    let windows = |task: u64| {
+        let at = task * 128 % ((1 << 20) - 256);
+        vec![(bytes.slice(0, at..at + 256).expect("inside"), InOut)]
+    };
+    measure("half-overlapping windows", 1 << 20, &windows, 65_536);
+    // Panels of B read over and over while its tiles were written one by one.
+    let panels = |task: u64| {
+        if task < 1600 {
+            vec![(tile(&b, task / 40, task % 40), Direction::Out)]
+        } else {
+            vec![(b.slice(1, task % 40 * 8..task % 40 * 8 + 8).expect("inside"), In)]
+        }
+    };
+    measure("column panels of tiles", 3 * 320 * 320 * 4, &panels, 20_000);
 }

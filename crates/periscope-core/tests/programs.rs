@@ -148,7 +148,7 @@ impl World {
         let number = n[0] as usize % self.objects.len();
         let (object, len) = self.objects[number];
         let views = &self.views[number];
-        let region = if n[1] % 6 == 0 {
+        let region = if n[1].is_multiple_of(6) {
             view(kind, len, [n[2], n[3], n[4], n[5], n[1], n[0]])
         } else {
             views[n[2] as usize % views.len()]
@@ -157,7 +157,7 @@ impl World {
     }
 
     fn step(&mut self, kind: Views, scopes: bool, n: &[u16; 24]) {
-        if scopes && n[23] % 8 == 0 {
+        if scopes && n[23].is_multiple_of(8) {
             return self.scope(n[22]);
         }
         let join = n[23] % 8 == 1;
@@ -167,7 +167,7 @@ impl World {
         if let Some(&(number, Some(_))) = self.scopes.last() {
             task.manual_scope = Some(number);
         }
-        let predicate = (n[21] % 8 == 0).then(|| {
+        let predicate = (n[21].is_multiple_of(8)).then(|| {
             let (number, mut tensor) = self.tensor(kind, &n[1..7]);
             let at = u64::from(n[20]) % self.objects[number].1;
             tensor.region =
@@ -186,7 +186,7 @@ impl World {
             task.accesses.push((*number, bytes(&predicate.tensor.region), true, false));
         }
         let mut after = Vec::new();
-        let explicit = if self.scopes.is_empty() { n[19] % 6 == 0 } else { n[19] % 2 == 0 };
+        let explicit = if self.scopes.is_empty() { n[19].is_multiple_of(6) } else { n[19].is_multiple_of(2) };
         if explicit && !self.ids.is_empty() {
             for n in [n[18], n[17], n[16]] {
                 // Recent ones mostly.
@@ -241,7 +241,7 @@ impl World {
     }
 
     fn scope(&mut self, n: u16) {
-        if n % 3 == 0 || self.scopes.len() > 2 {
+        if n.is_multiple_of(3) || self.scopes.len() > 2 {
             let ended = self.builder.scope_end();
             assert_eq!(ended.is_ok(), self.scopes.pop().is_some());
             return;
@@ -398,24 +398,28 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(150))]
+    #![proptest_config(config(300))]
 
     /// Phases of many alike: m tiles are written, n tasks read all of them, and so on.
     #[test]
     fn phases_of_tiles_and_whole_reads(
-        phases in prop::collection::vec((any::<bool>(), 1usize..40, any::<[u16; 4]>()), 1..7),
+        phases in prop::collection::vec((0u8..7, 1usize..40, any::<[u16; 4]>()), 1..10),
         part in 0u64..3,
     ) {
         let mut world = World::new(Views::Intervals, &[4], &[[0; 6]]);
         let mut edges_allowed = 0;
         let mut total = 0;
-        for (writes, count, n) in phases {
+        for (kind, count, n) in phases {
+            // Tiles are written, large parts are read, or everything is written once.
+            let (writes, whole, count) = (kind < 3 || kind == 6, kind == 6, if kind == 6 { 1 } else { count });
             for task in 0..count as u64 {
-                let (offset, len) = if writes {
+                let (offset, len) = if whole {
+                    (0, 1024)
+                } else if writes {
                     let size = [16, 32, 24][n[0] as usize % 3];
                     ((task * 7 + u64::from(n[1])) % (1024 / size) * size, size)
                 } else {
-                    [(0, 1024), (64, 900), (0, 512)][(part as usize + n[2] as usize % 2) % 3]
+                    [(0, 1024), (64, 900), (0, 512)][(part as usize + (n[2] as usize + task as usize) % 2) % 3]
                 };
                 let region = Region { dtype: DType::U8, layout: Layout::contiguous(&[len]).expect("small"), offset_elems: offset };
                 let direction = if writes { Direction::InOut } else { Direction::In };

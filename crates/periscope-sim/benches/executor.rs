@@ -12,18 +12,10 @@ use periscope_hal::{Kernel, MemoryId};
 mod support;
 use support::{Rig, words};
 
-/// Busy for about this many nanoseconds.
-fn busy(ns: u64) {
-    let start = Instant::now();
-    while (start.elapsed().as_nanos() as u64) < ns {
-        std::hint::spin_loop();
-    }
-}
-
-/// A fixed amount of arithmetic, about 5 µs: unlike `busy` it takes longer if the core is shared.
+/// A fixed amount of arithmetic, about 5 µs.
 fn arithmetic() {
     let mut x = 1.0f64;
-    for _ in 0..3_000 {
+    for _ in 0..1_500 {
         x = black_box(x * 1.000_000_1 + 1e-9);
     }
 }
@@ -116,11 +108,6 @@ fn main() {
         }
         // A launch after a pause: everybody sleeps.
         let (image, memories) = &cases[5].1;
-        let (min, median) = measure(50, || {
-            busy(0);
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        });
-        let _ = (min, median);
         let mut cold: Vec<f64> = (0..30)
             .map(|_| {
                 std::thread::sleep(std::time::Duration::from_millis(30));

@@ -275,6 +275,9 @@ impl Device for SimDevice {
 
 impl fmt::Debug for SimDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimDevice").field("info", &self.info).finish_non_exhaustive()
+        f.debug_struct("SimDevice")
+            .field("uri", &self.info.uri)
+            .field("executor", &self.executor)
+            .finish_non_exhaustive()
     }
 }

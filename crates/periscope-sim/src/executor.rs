@@ -145,7 +145,16 @@ impl Drop for Executor {
 
 impl fmt::Debug for Executor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Executor").field("threads", &self.shared.threads).finish_non_exhaustive()
+        let queue = self.shared.queue();
+        let heads = self.shared.signal.heads();
+        f.debug_struct("Executor")
+            .field("threads", &self.shared.threads)
+            .field("launches", &queue.launches)
+            .field("phases", &queue.entries.iter().map(|entry| entry.phase).collect::<Vec<_>>())
+            .field("members", &queue.members)
+            .field("sleepers", &queue.sleepers)
+            .field("looking, sleeping, free", &(heads.looking(), heads.sleeping(), heads.free()))
+            .finish_non_exhaustive()
     }
 }
 
@@ -333,7 +342,8 @@ impl Shared {
             let mut queue = self.queue();
             if let Some(entered) = self.enter(&mut queue, true) {
                 drop(queue);
-                looks = looker && self.execute(entered, || true).0 == Left::Over;
+                let (left, _) = self.execute(entered, || true);
+                looks = looker && left == Left::Over;
                 continue;
             }
             if queue.closed {

@@ -243,8 +243,8 @@ impl Shared {
             std::hint::spin_loop();
         }
         if round % 16 == 15 {
-            // On a machine with fewer free cores than threads, whoever has the work may need this one.
-            std::thread::yield_now();
+            // No yield: where cores are scarce it takes milliseconds to come back, counted as looking all the time, while
+            // a sleeper that is woken gets a core at once.
             let now = Instant::now();
             return now >= *deadline.get_or_insert(now + self.spin);
         }

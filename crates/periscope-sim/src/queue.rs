@@ -50,6 +50,7 @@ pub(crate) struct Entry {
 }
 
 /// A thread that sleeps.
+#[derive(Debug)]
 pub(crate) struct Sleeper {
     pub(crate) parker: Arc<Parker>,
     /// Wakes up by itself before long.

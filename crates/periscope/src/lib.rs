@@ -1,4 +1,22 @@
-//! A task-graph runtime for accelerators whose host orchestrator reads and writes any tensor.
+#![doc = include_str!("../../../README.md")]
+//!
+//! # The access contract
+//!
+//! An orchestration may read and write any tensor through its [`Context`]; what happens depends on the bytes touched:
+//!
+//! | the bytes touched | read | write |
+//! |---|---|---|
+//! | of a staged tensor, no task of this graph touches them | the caller's bytes | seen by every task of this run; returned if OUT or INOUT; the caller's memory never changes if IN |
+//! | of a resident tensor, no task of this graph touches them | through the host view | through the host view |
+//! | with a **writer** submitted in this graph | refused, naming the task | refused, naming the task |
+//! | with only **readers** submitted in this graph | as if untouched | refused, naming a reader |
+//! | of memory that the graph allocated, before any task | no value, until written | defines them |
+//! | without a value (allocated `uninit`, never written) | refused | gives them one |
+//! | that a failed run may have written | refused, naming the run | rewrites them |
+//! | of a freed tensor, another device's, graph memory after its scope | refused, saying which | the same |
+//!
+//! Refusal depends on whether bytes have a settled value, never on the direction of the argument. A refusal touches
+//! nothing: the destination is unchanged, nothing is mapped or copied.
 #![deny(unsafe_code)]
 
 mod arena;

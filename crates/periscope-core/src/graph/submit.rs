@@ -8,7 +8,7 @@ use rangemap::RangeSet;
 use super::{Argument, DeclaredWrites, GraphBuilder, Object, Scope, ScopeKind, SubmitError};
 use crate::dtype::DType;
 use crate::footprint::{Footprint, REFUSAL_STEPS, overlaps};
-use crate::hazard::{Joins, NONE, Place, Touch};
+use crate::hazard::{Joins, Kind, NONE, NoJoins, Touch, View};
 use crate::ids::{ObjectId, TaskId};
 use crate::image::{
     AccessRecord, NO_KERNEL, PredicateRecord, TASK_BLOCKS_BY_PROMISE, TASK_INFERRED_JOIN, TASK_PREDICATED,
@@ -30,6 +30,8 @@ pub(super) struct Scratch {
     stack: Vec<u32>,
 }
 
+/// The most lanes of a task.
+const MAX_LANES: usize = 3;
 /// The most lanes of each kind: a cluster has one cube core and two vector cores.
 const LANES_OF_KIND: [(CoreKind, usize); 2] = [(CoreKind::Cube, 1), (CoreKind::Vector, 2)];
 
@@ -44,35 +46,33 @@ impl GraphBuilder {
     pub fn submit(&mut self, task: &TaskDesc<'_, ObjectRegion>) -> Result<TaskId, SubmitError> {
         let layouts = self.layouts.len();
         let accesses = self.accesses.len();
-        let checked = self.check(task).and_then(|kernels| {
+        let checked = self.check(task).and_then(|()| {
             self.find();
-            if self.manual_depth > 0 {
-                self.settle_manual(task, &kernels)?;
-            }
-            Ok(kernels)
+            if self.manual_depth > 0 { self.settle_manual(task) } else { Ok(()) }
         });
         match checked {
-            Ok(kernels) => Ok(self.record(task, kernels)),
+            Ok(()) => Ok(self.record(task)),
             Err(error) => {
                 self.accesses.truncate(accesses);
                 self.layouts.truncate(layouts);
-                Err(error)
+                Err(*error)
             }
         }
     }
 
     /// Everything that can be said without the other tasks. Leaves the accesses in the list of all, and what they touch
     /// in the scratch.
-    fn check(&mut self, task: &TaskDesc<'_, ObjectRegion>) -> Result<[u16; 3], SubmitError> {
-        let kernels = self.check_kernels(task)?;
+    fn check(&mut self, task: &TaskDesc<'_, ObjectRegion>) -> Result<(), Box<SubmitError>> {
+        self.check_kernels(task)?;
         self.check_capacity(task)?;
         if let Some((position, &after)) =
             task.after.iter().enumerate().find(|(_, after)| after.index() >= self.tasks.len())
         {
-            return Err(SubmitError::UnknownTask { position, after, tasks: self.tasks.len() });
+            return refuse(SubmitError::UnknownTask { position, after, tasks: self.tasks.len() });
         }
-        let has_kernel = kernels[0] != NO_KERNEL;
-        let first_hint = if has_kernel { self.kernel_info[usize::from(kernels[0])].first_hint as usize } else { 0 };
+        let kernel = task.kernels.first().map_or(NO_KERNEL, |kernel| kernel.0);
+        let has_kernel = kernel != NO_KERNEL;
+        let first_hint = if has_kernel { self.kernel_info[usize::from(kernel)].first_hint as usize } else { 0 };
         self.scratch.touches.clear();
         // By object number modulo 64: which were touched, which were written.
         let (mut touched, mut written) = (0u64, 0u64);
@@ -80,7 +80,7 @@ impl GraphBuilder {
             let argument = Argument::Tensor(position);
             let region = &access.tensor.region;
             if has_kernel {
-                let kernel = &self.kernels[usize::from(kernels[0])];
+                let kernel = &self.kernels[usize::from(kernel)];
                 let param = &kernel.params[position];
                 if param.direction != access.direction {
                     return Err(wrong_direction(&kernel.name, argument, param.direction, access.direction));
@@ -100,67 +100,57 @@ impl GraphBuilder {
             if task.blocks > 1 || access.split_dim.is_some() {
                 check_split(argument, access, task)?;
             }
-            let touch = self.check_region(argument, &access.tensor, layout, access.direction)?;
-            let bit = 1u64 << (touch.object % 64);
-            if has_kernel && (written & bit != 0 || (touch.writes && touched & bit != 0)) {
-                self.check_own_overlap(argument, &touch)?;
+            self.check_region(argument, &access.tensor, layout, access.direction)?;
+            let bit = 1u64 << (access.tensor.object.0 % 64);
+            let writes = access.direction.writes();
+            if has_kernel && (written & bit != 0 || (writes && touched & bit != 0)) {
+                self.check_own_overlap(argument)?;
             }
             touched |= bit;
-            written |= if touch.writes { bit } else { 0 };
-            self.scratch.touches.push(touch);
+            written |= if writes { bit } else { 0 };
         }
         if let Some(predicate) = &task.predicate {
             let region = &predicate.tensor.region;
             if region.layout.num_elems() != 1 {
-                return Err(SubmitError::PredicateElems { elems: region.layout.num_elems() });
+                return refuse(SubmitError::PredicateElems { elems: region.layout.num_elems() });
             }
             if matches!(region.dtype, DType::F8E4M3 | DType::F8E5M2 | DType::F4E2M1X2) {
-                return Err(SubmitError::PredicateDType { dtype: region.dtype });
+                return refuse(SubmitError::PredicateDType { dtype: region.dtype });
             }
             let layout = self.layouts.intern(region.dtype, &region.layout, None, &mut self.footprints);
-            let touch = self.check_region(Argument::Predicate, &predicate.tensor, layout, Direction::In)?;
-            if has_kernel && written & 1 << (touch.object % 64) != 0 {
-                self.check_own_overlap(Argument::Predicate, &touch)?;
+            self.check_predicate_region(&predicate.tensor, layout)?;
+            if has_kernel && written & 1 << (predicate.tensor.object.0 % 64) != 0 {
+                self.check_own_overlap(Argument::Predicate)?;
             }
-            self.scratch.touches.push(touch);
         }
-        Ok(kernels)
+        Ok(())
     }
 
     /// Kernels, counts, blocks.
     #[inline]
-    fn check_kernels(&self, task: &TaskDesc<'_, ObjectRegion>) -> Result<[u16; 3], SubmitError> {
-        let mut kernels = [NO_KERNEL; 3];
+    fn check_kernels(&self, task: &TaskDesc<'_, ObjectRegion>) -> Result<(), Box<SubmitError>> {
         if task.blocks == 0 {
-            return Err(SubmitError::NoBlocks);
+            return refuse(SubmitError::NoBlocks);
         }
-        match task.kernels {
-            [] => {
-                if !task.scalars.is_empty() {
-                    let got = task.scalars.len();
-                    return Err(SubmitError::ScalarCount { kernel: "join".into(), expected: 0, got });
-                }
-                return Ok(kernels);
+        if task.kernels.is_empty() {
+            if !task.scalars.is_empty() {
+                let got = task.scalars.len();
+                return refuse(SubmitError::ScalarCount { kernel: "join".into(), expected: 0, got });
             }
-            [kernel] => kernels[0] = kernel.0,
-            lanes => {
-                if lanes.len() > kernels.len() {
-                    return Err(SubmitError::TooManyLanes { lanes: lanes.len() });
-                }
-                for (kernel, lane) in kernels.iter_mut().zip(lanes) {
-                    *kernel = lane.0;
-                }
-            }
+            return Ok(());
+        }
+        if task.kernels.len() > MAX_LANES {
+            return refuse(SubmitError::TooManyLanes { lanes: task.kernels.len() });
         }
         let unknown = task.kernels.iter().find(|kernel| usize::from(kernel.0) >= self.kernels.len());
         if let Some(kernel) = unknown {
-            return Err(SubmitError::UnknownKernel { kernel: kernel.0, kernels: self.kernels.len() });
+            return refuse(SubmitError::UnknownKernel { kernel: kernel.0, kernels: self.kernels.len() });
         }
-        let first = &self.kernels[usize::from(kernels[0])];
-        let info = &self.kernel_info[usize::from(kernels[0])];
+        let first = &self.kernels[usize::from(task.kernels[0].0)];
+        let info = &self.kernel_info[usize::from(task.kernels[0].0)];
         let args = task.accesses.len();
         if args < info.min_args as usize || args > info.max_args as usize {
-            return Err(SubmitError::ArgumentCount {
+            return refuse(SubmitError::ArgumentCount {
                 kernel: first.name.clone(),
                 min: info.min_args as usize,
                 max: info.max_args as usize,
@@ -168,7 +158,7 @@ impl GraphBuilder {
             });
         }
         if args > self.limits.max_kernel_args {
-            return Err(SubmitError::Exhausted {
+            return refuse(SubmitError::Exhausted {
                 resource: "tensor arguments of a task with a kernel",
                 needed: args as u64,
                 limit: self.limits.max_kernel_args as u64,
@@ -176,7 +166,7 @@ impl GraphBuilder {
             });
         }
         if task.scalars.len() != first.scalars {
-            return Err(SubmitError::ScalarCount {
+            return refuse(SubmitError::ScalarCount {
                 kernel: first.name.clone(),
                 expected: first.scalars,
                 got: task.scalars.len(),
@@ -185,24 +175,24 @@ impl GraphBuilder {
         if task.kernels.len() > 1 || task.start_together {
             self.check_lanes(task)?;
         }
-        Ok(kernels)
+        Ok(())
     }
 
     #[cold]
-    fn check_lanes(&self, task: &TaskDesc<'_, ObjectRegion>) -> Result<(), SubmitError> {
+    fn check_lanes(&self, task: &TaskDesc<'_, ObjectRegion>) -> Result<(), Box<SubmitError>> {
         let signature = |lane: usize| &self.kernels[usize::from(task.kernels[lane].0)];
         let first = signature(0);
         for lane in 1..task.kernels.len() {
             let other = signature(lane);
             if other.params != first.params || other.scalars != first.scalars {
                 let (first, other) = (first.name.clone(), other.name.clone());
-                return Err(SubmitError::LanesDiffer { lane, first, other });
+                return refuse(SubmitError::LanesDiffer { lane, first, other });
             }
         }
         for (kind, most) in LANES_OF_KIND {
             let lanes = (0..task.kernels.len()).filter(|&lane| signature(lane).core == kind).count();
             if lanes > most {
-                return Err(SubmitError::LanesOfOneKind { kind, lanes, most });
+                return refuse(SubmitError::LanesOfOneKind { kind, lanes, most });
             }
             let cores = match kind {
                 CoreKind::Cube => self.limits.cube_cores,
@@ -210,21 +200,21 @@ impl GraphBuilder {
             };
             let asked = lanes as u64 * u64::from(task.blocks);
             if task.start_together && asked > u64::from(cores) {
-                return Err(SubmitError::TooManyBlocks { kind, asked, cores });
+                return refuse(SubmitError::TooManyBlocks { kind, asked, cores });
             }
         }
         Ok(())
     }
 
     #[inline]
-    fn check_capacity(&self, task: &TaskDesc<'_, ObjectRegion>) -> Result<(), SubmitError> {
+    fn check_capacity(&self, task: &TaskDesc<'_, ObjectRegion>) -> Result<(), Box<SubmitError>> {
         let accesses = self.accesses.len() as u64 + task.accesses.len() as u64 + 1;
         let scalars = self.scalars.len() as u64 + task.scalars.len() as u64;
         // Each access may add a join per reader list, and whatever it waits for as edges twice: far from the end, no
         // question; near it, be strict.
         let edges = self.predecessors.len() as u64 + 4 * self.tasks.len() as u64 + task.after.len() as u64;
         let exhausted =
-            |resource, needed, limit, setting| Err(SubmitError::Exhausted { resource, needed, limit, setting });
+            |resource, needed, limit, setting| refuse(SubmitError::Exhausted { resource, needed, limit, setting });
         const POSITIONS: u64 = u32::MAX as u64 - 1;
         if self.task_count() as u64 >= self.limits.max_tasks {
             return exhausted("tasks", self.task_count() as u64 + 1, self.limits.max_tasks, "max_tasks");
@@ -243,22 +233,22 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Object, bounds, distinct elements, entry tensors. Appends the access.
-    #[inline]
+    /// Object, bounds, distinct elements, entry tensors. Appends the access, and what it touches.
+    #[inline(always)]
     fn check_region(
         &mut self,
         argument: Argument,
         tensor: &ObjectRegion,
         layout: u32,
         direction: Direction,
-    ) -> Result<Touch, SubmitError> {
+    ) -> Result<(), Box<SubmitError>> {
         let info = *self.layouts.info(layout);
         let Some(object) = self.objects.get(tensor.object.index()) else {
             let objects = self.objects.len();
-            return Err(SubmitError::UnknownObject { argument, object: tensor.object, objects });
+            return refuse(SubmitError::UnknownObject { argument, object: tensor.object, objects });
         };
         if !self.scope_open[object.scope as usize] {
-            return Err(SubmitError::ObjectClosed { argument, object: tensor.object });
+            return refuse(SubmitError::ObjectClosed { argument, object: tensor.object });
         }
         let len_bytes = self.tracker.len_bytes(tensor.object.0);
         let start = tensor.region.offset_elems.checked_mul(tensor.region.dtype.size_bytes());
@@ -271,7 +261,8 @@ impl GraphBuilder {
         let writes = direction.writes();
         let place = self.tracker.place(tensor.object.0, &info, at, &self.footprints);
         self.accesses.push(AccessRecord::new(object.memory, direction, layout, object.base + at));
-        let touch = Touch { object: tensor.object.0, footprint: info.footprint, at, writes, place };
+        let view = View { at, end: at + info.extent_bytes, footprint: info.footprint, gapless: info.gapless };
+        self.scratch.touches.push(Touch { object: tensor.object.0, writes, view, place });
         if writes {
             if !info.distinct {
                 return Err(aliased(argument, tensor));
@@ -279,24 +270,35 @@ impl GraphBuilder {
             if object.writes != NONE && info.extent_bytes > 0 {
                 let declared = &mut self.entry_writes[object.writes as usize];
                 if !declared.cover(self.footprints.get(info.footprint), at) {
-                    return Err(SubmitError::NotAnOutput { argument, object: tensor.object });
+                    return refuse(SubmitError::NotAnOutput { argument, object: tensor.object });
                 }
             }
         }
-        Ok(touch)
+        Ok(())
+    }
+
+    fn check_predicate_region(&mut self, tensor: &ObjectRegion, layout: u32) -> Result<(), Box<SubmitError>> {
+        self.check_region(Argument::Predicate, tensor, layout, Direction::In)
     }
 
     #[cold]
-    fn check_own_overlap(&self, argument: Argument, touch: &Touch) -> Result<(), SubmitError> {
-        let bytes = self.footprints.get(touch.footprint);
-        let clash = self.scratch.touches.iter().position(|other| {
+    fn check_own_overlap(&self, argument: Argument) -> Result<(), Box<SubmitError>> {
+        let Some((touch, others)) = self.scratch.touches.split_last() else { return Ok(()) };
+        let bytes = self.footprints.get(touch.view.footprint);
+        let clash = others.iter().position(|other| {
             other.object == touch.object
                 && (other.writes || touch.writes)
-                && overlaps(bytes, touch.at, self.footprints.get(other.footprint), other.at, REFUSAL_STEPS)
+                && overlaps(
+                    bytes,
+                    touch.view.at,
+                    self.footprints.get(other.view.footprint),
+                    other.view.at,
+                    REFUSAL_STEPS,
+                )
         });
         match clash {
             None => Ok(()),
-            Some(first) => Err(SubmitError::ArgumentsOverlap {
+            Some(first) => refuse(SubmitError::ArgumentsOverlap {
                 first: Argument::Tensor(first),
                 second: argument,
                 object: ObjectId(touch.object),
@@ -328,11 +330,12 @@ impl GraphBuilder {
     /// In a manual scope (or a scope inside one): what the task must wait for, and which hazards within its own scope must
     /// be covered. No joins are inferred here: they would hide who a hazard is with.
     #[cold]
-    fn settle_manual(&mut self, task: &TaskDesc<'_, ObjectRegion>, kernels: &[u16; 3]) -> Result<(), SubmitError> {
+    fn settle_manual(&mut self, task: &TaskDesc<'_, ObjectRegion>) -> Result<(), Box<SubmitError>> {
         let Some(&scope) = self.scopes.last() else { return Ok(()) };
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.uncovered.clear();
-        let mut joins = crate::hazard::NoJoins;
+        // Without a check, tasks of the scope that are found are not waited for, so what they would imply counts.
+        let mut joins = NoJoins { implied: matches!(scope.kind, ScopeKind::Manual { check: false }) };
         for (position, touch) in scratch.touches.iter().enumerate() {
             let first = scratch.found.len();
             self.tracker.find(touch, &self.footprints, &mut joins, &mut scratch.found);
@@ -350,7 +353,7 @@ impl GraphBuilder {
                 scratch.found.truncate(kept);
             }
         }
-        let result = self.check_covered(task, kernels, &mut scratch);
+        let result = self.check_covered(task, &mut scratch);
         self.scratch = scratch;
         result
     }
@@ -361,12 +364,7 @@ impl GraphBuilder {
     }
 
     /// Searches backwards from all that the task waits for; every hazard within the scope must be met.
-    fn check_covered(
-        &self,
-        task: &TaskDesc<'_, ObjectRegion>,
-        kernels: &[u16; 3],
-        scratch: &mut Scratch,
-    ) -> Result<(), SubmitError> {
+    fn check_covered(&self, task: &TaskDesc<'_, ObjectRegion>, scratch: &mut Scratch) -> Result<(), Box<SubmitError>> {
         let Some(&oldest) = scratch.uncovered.iter().map(|(earlier, _)| earlier).min() else { return Ok(()) };
         scratch.seen.resize(self.tasks.len(), 0);
         scratch.search += 1;
@@ -387,18 +385,18 @@ impl GraphBuilder {
         let position = position as usize;
         let argument = if position < task.accesses.len() { Argument::Tensor(position) } else { Argument::Predicate };
         let earlier_task = self.real_task(earlier);
-        Err(SubmitError::UncoveredHazard {
+        refuse(SubmitError::UncoveredHazard {
             argument,
             object: ObjectId(scratch.touches[position].object),
             earlier_task,
             earlier: self.describe(earlier_task),
-            later: self.describe_as(TaskId(self.tasks.len() as u32), kernels, task.tag),
+            later: self.describe_as(TaskId(self.tasks.len() as u32), &lanes_of(task), task.tag),
         })
     }
 
     /// Nothing can go wrong any more.
     #[inline]
-    fn record(&mut self, task: &TaskDesc<'_, ObjectRegion>, kernels: [u16; 3]) -> TaskId {
+    fn record(&mut self, task: &TaskDesc<'_, ObjectRegion>) -> TaskId {
         let id = self.tasks.len() as u32;
         let count = self.scratch.touches.len();
         let first_access = self.accesses.len() - count;
@@ -426,23 +424,23 @@ impl GraphBuilder {
             first_successor: 0,
             predecessors: (self.predecessors.len() - first_predecessor) as u32,
             blocks: task.blocks,
-            kernels,
+            kernels: lanes_of(task),
             flags,
             tag: task.tag,
         });
         self.first_predecessor.push(first_predecessor as u32);
-        self.scalars.extend_from_slice(task.scalars);
+        self.scalars.extend(task.scalars);
         let ordered = !matches!(self.scopes.last(), Some(Scope { kind: ScopeKind::Manual { check: false }, .. }));
         let cuts = self.tracker.cuts;
         for (position, touch) in self.scratch.touches.iter_mut().enumerate() {
             let access = first_access + position;
-            if matches!(touch.place, Place::Nowhere) {
+            if touch.place.kind == Kind::Nowhere {
                 self.previous_access.push(0);
                 continue;
             }
             if self.tracker.cuts != cuts {
                 let info = self.layouts.info(self.accesses[access].layout);
-                touch.place = self.tracker.place(touch.object, info, touch.at, &self.footprints);
+                touch.place = self.tracker.place(touch.object, info, touch.view.at, &self.footprints);
             }
             self.tracker.record(touch, id, &mut self.footprints, ordered);
             let object: &mut Object = &mut self.objects[touch.object as usize];
@@ -453,10 +451,25 @@ impl GraphBuilder {
     }
 }
 
+/// The kernels of a task with at most three lanes, as the image stores them.
+#[inline]
+fn lanes_of(task: &TaskDesc<'_, ObjectRegion>) -> [u16; MAX_LANES] {
+    match *task.kernels {
+        [] => [NO_KERNEL; MAX_LANES],
+        [first] => [first.0, NO_KERNEL, NO_KERNEL],
+        [first, second] => [first.0, second.0, NO_KERNEL],
+        [first, second, third, ..] => [first.0, second.0, third.0],
+    }
+}
+
 /// Appends the tasks of a list, each once.
 #[inline]
 fn push_distinct(found: &[u32], to: &mut Vec<u32>, seen: &mut Vec<u32>, search: &mut u32) {
     let first = to.len();
+    if let [only] = found {
+        to.push(*only);
+        return;
+    }
     if found.len() <= 24 {
         for &task in found {
             if !to[first..].contains(&task) {
@@ -542,52 +555,60 @@ impl DeclaredWrites {
     }
 }
 
+/// Errors travel boxed inside a submit, so that the way without one moves no more than a pointer.
+#[cold]
+fn refuse<T>(error: SubmitError) -> Result<T, Box<SubmitError>> {
+    Err(Box::new(error))
+}
+
 #[cold]
 fn check_split(
     argument: Argument,
     access: &Access<ObjectRegion>,
     task: &TaskDesc<'_, ObjectRegion>,
-) -> Result<(), SubmitError> {
+) -> Result<(), Box<SubmitError>> {
     let shape = access.tensor.region.layout.shape();
     let blocks = task.blocks;
     match access.split_dim {
         None if access.direction.writes() && blocks > 1 && !task.blocks_disjoint_by_promise => {
-            Err(SubmitError::NotSplit { argument, blocks })
+            refuse(SubmitError::NotSplit { argument, blocks })
         }
         None => Ok(()),
         Some(dim) => match shape.get(usize::from(dim)) {
-            None => Err(SubmitError::SplitDimension { argument, dim, rank: shape.len() }),
-            Some(&len) if len % u64::from(blocks) != 0 => Err(SubmitError::SplitUneven { argument, dim, len, blocks }),
+            None => refuse(SubmitError::SplitDimension { argument, dim, rank: shape.len() }),
+            Some(&len) if len % u64::from(blocks) != 0 => {
+                refuse(SubmitError::SplitUneven { argument, dim, len, blocks })
+            }
             Some(_) => Ok(()),
         },
     }
 }
 
 #[cold]
-fn wrong_direction(kernel: &str, argument: Argument, expected: Direction, got: Direction) -> SubmitError {
-    SubmitError::ArgumentDirection { kernel: kernel.into(), argument, expected, got }
+fn wrong_direction(kernel: &str, argument: Argument, expected: Direction, got: Direction) -> Box<SubmitError> {
+    Box::new(SubmitError::ArgumentDirection { kernel: kernel.into(), argument, expected, got })
 }
 
 #[cold]
-fn wrong_dtype(kernel: &str, argument: Argument, expected: DType, got: DType) -> SubmitError {
-    SubmitError::ArgumentDType { kernel: kernel.into(), argument, expected, got }
+fn wrong_dtype(kernel: &str, argument: Argument, expected: DType, got: DType) -> Box<SubmitError> {
+    Box::new(SubmitError::ArgumentDType { kernel: kernel.into(), argument, expected, got })
 }
 
 #[cold]
-fn outside(argument: Argument, tensor: &ObjectRegion, extent_bytes: u64, len_bytes: u64) -> SubmitError {
+fn outside(argument: Argument, tensor: &ObjectRegion, extent_bytes: u64, len_bytes: u64) -> Box<SubmitError> {
     let Region { dtype, offset_elems, .. } = tensor.region;
     let start = offset_elems.saturating_mul(dtype.size_bytes());
     let end = start.saturating_add(extent_bytes);
-    SubmitError::OutsideObject { argument, object: tensor.object, start, end, len_bytes }
+    Box::new(SubmitError::OutsideObject { argument, object: tensor.object, start, end, len_bytes })
 }
 
 #[cold]
-fn aliased(argument: Argument, tensor: &ObjectRegion) -> SubmitError {
+fn aliased(argument: Argument, tensor: &ObjectRegion) -> Box<SubmitError> {
     let layout = &tensor.region.layout;
-    SubmitError::AliasedWrite {
+    Box::new(SubmitError::AliasedWrite {
         argument,
         object: tensor.object,
         shape: layout.shape().to_vec(),
         strides: layout.strides().to_vec(),
-    }
+    })
 }

@@ -115,10 +115,10 @@ impl Lattice {
         self.tile
     }
 
-    /// The cells of these bytes (not none), if they are at most four and each of them holds one of the bytes. The caller
-    /// has checked that they lie in the object. `id` may be that of no interned footprint.
+    /// The cells of these bytes (not none), if they are at most four and each of them holds one of the bytes; else anywhere. The
+    /// caller has checked that they lie in the object. `id` may be that of no interned footprint.
     #[inline]
-    pub(super) fn locate(&self, id: FootprintId, bytes: &Footprint, at: u64) -> Option<Place> {
+    pub(super) fn locate(&self, id: FootprintId, bytes: &Footprint, at: u64) -> Place {
         if self.len == 1 && bytes.is_interval() {
             return self.locate_interval(at, bytes.extent_bytes());
         }
@@ -133,28 +133,32 @@ impl Lattice {
                 cell += group * level.pitch;
             }
             if aligned {
-                return Some(Place::Cells { count: 1, full: 1, cells: [cell as u32, 0, 0, 0] });
+                return Place::cells(1, 1, [cell as u32, 0, 0, 0]);
             }
         }
-        self.locate_any(bytes, at)
+        self.locate_any(bytes, at).unwrap_or(Place::WIDE)
     }
 
     #[inline]
-    fn locate_interval(&self, at: u64, len_bytes: u64) -> Option<Place> {
+    fn locate_interval(&self, at: u64, len_bytes: u64) -> Place {
         let level = &self.levels[0];
         let (group, end) = (level.group.value, at + len_bytes);
         let (first, last) = (level.group.divide(at), level.group.divide(end - 1));
         if last - first >= 4 {
-            return None;
+            return Place::WIDE;
         }
-        let (mut cells, mut full) = ([0u32; 4], 0u8);
+        if first == last {
+            let covers = at == first * group && (len_bytes == group || end == level.radix);
+            return Place::cells(1, u16::from(covers), [first as u32, 0, 0, 0]);
+        }
+        let (mut cells, mut full) = ([0u32; 4], 0u16);
         for cell in first..=last {
             let position = (cell - first) as usize;
             cells[position] = cell as u32;
             let covers = at <= cell * group && end >= (cell * group).saturating_add(group).min(level.radix);
-            full |= u8::from(covers) << position;
+            full |= u16::from(covers) << position;
         }
-        Some(Place::Cells { count: (last - first + 1) as u8, full, cells })
+        Place::cells((last - first + 1) as usize, full, cells)
     }
 
     fn locate_any(&self, bytes: &Footprint, at: u64) -> Option<Place> {
@@ -188,7 +192,7 @@ impl Lattice {
             spread(position, count, steps, &mut exact)?;
         }
         let width = bytes.width_bytes();
-        let position = levels.iter().position(|level| width % level.stride.value == 0 && level.stride.value <= width);
+        let position = levels.iter().position(|level| width.is_multiple_of(level.stride.value));
         let position = position.expect("bytes are a level");
         if position + 1 == levels.len() || low[position + 1..levels.len()].iter().any(|&low| low != 0) {
             spread(levels.len() - 1, width, 1, &mut exact)?;
@@ -206,7 +210,7 @@ impl Lattice {
                 return None;
             }
         }
-        let (mut cells, mut full) = ([0u32; 4], 0u8);
+        let (mut cells, mut full) = ([0u32; 4], 0u16);
         for number in 0..count {
             let (mut left, mut cell, mut covers) = (number, 0, exact);
             for (position, level) in levels.iter().enumerate().rev() {
@@ -219,9 +223,9 @@ impl Lattice {
                 covers &= low[position] <= start && high[position] + 1 >= (start + level.group.value).min(level.radix);
             }
             cells[number as usize] = cell as u32;
-            full |= u8::from(covers) << number;
+            full |= u16::from(covers) << number;
         }
-        Some(Place::Cells { count: count as u8, full, cells })
+        Some(Place::cells(count as usize, full, cells))
     }
 
     /// The cells, as a range of positions, that may hold a byte of an extent.

@@ -1,7 +1,8 @@
 //! Lists in arenas: linked by position, freed nodes used again, nothing allocated once the arenas are warm.
 
 use super::NONE;
-use crate::intern::FootprintId;
+use crate::footprint::{ORDER_STEPS, overlaps};
+use crate::intern::{FootprintId, Footprints};
 
 /// An arena of nodes that form singly linked lists. A list is the position of its first node, or [`NONE`].
 #[derive(Debug)]
@@ -107,11 +108,49 @@ impl<T: Copy> Arena<T> {
     }
 }
 
+/// The bytes of an access within its object. The extent is at hand, so that lists of intervals are searched without a look
+/// at their footprints.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    /// First byte.
+    pub(crate) at: u64,
+    /// One past the last byte.
+    pub(crate) end: u64,
+    pub(crate) footprint: FootprintId,
+    /// Whether all bytes between are part of it.
+    pub(crate) gapless: bool,
+}
+
+impl View {
+    /// Whether they share a byte, as far as ordering asks.
+    #[inline]
+    pub(super) fn meets(&self, other: &View, footprints: &Footprints) -> bool {
+        if self.end <= other.at || other.end <= self.at {
+            return false;
+        }
+        (self.gapless && other.gapless)
+            || overlaps(footprints.get(self.footprint), self.at, footprints.get(other.footprint), other.at, ORDER_STEPS)
+    }
+
+    /// Whether every byte of `other` is one of these; may answer no where a costlier test would say yes.
+    #[inline]
+    pub(super) fn covers(&self, other: &View, footprints: &Footprints) -> bool {
+        self.at <= other.at
+            && other.end <= self.end
+            && (self.gapless
+                || footprints.get(self.footprint).covers(self.at, footprints.get(other.footprint), other.at))
+    }
+
+    #[inline]
+    pub(super) fn is_same(&self, other: &View) -> bool {
+        self.footprint == other.footprint && self.at == other.at
+    }
+}
+
 /// A partial write: its bytes, and who.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Write {
-    pub(super) at: u64,
-    pub(super) footprint: FootprintId,
+    pub(super) view: View,
     pub(super) task: u32,
     /// Whether everything that it conflicts with is ordered before it: not so inside an unchecked manual scope.
     pub(super) ordered: bool,
@@ -120,8 +159,7 @@ pub(super) struct Write {
 /// Partial reads of the same bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reads {
-    pub(super) at: u64,
-    pub(super) footprint: FootprintId,
+    pub(super) view: View,
     /// The readers, newest first.
     pub(super) tasks: u32,
 }

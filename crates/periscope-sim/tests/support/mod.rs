@@ -1,5 +1,5 @@
 //! Graphs on a simulated device, in few words.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 #![expect(unsafe_code, reason = "tests call the device trait directly")]
 
 use std::sync::Arc;
