@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
-use periscope_core::image::{Image, NO_SPLIT, TASK_BLOCKS_BY_PROMISE, TASK_PREDICATED};
+use periscope_core::image::{AccessRecord, Image, LayoutRecord, NO_SPLIT, TASK_BLOCKS_BY_PROMISE, TASK_PREDICATED};
 use periscope_core::task::{CoreKind, Direction, KernelParam, KernelSignature};
 use periscope_core::{DType, Element};
 
@@ -156,8 +156,10 @@ pub struct KernelArgs<'a> {
     block: u32,
     lane: u32,
     barrier: Option<&'a dyn BlockBarrier>,
-    first_access: usize,
-    access_count: usize,
+    /// The task's tensor arguments.
+    accesses: &'a [AccessRecord],
+    layouts: &'a [LayoutRecord],
+    blocks: u32,
     /// Bit `i`: argument `i`, which is written, has been taken.
     taken: Cell<u64>,
 }
@@ -179,8 +181,9 @@ impl<'a> KernelArgs<'a> {
         barrier: Option<&'a dyn BlockBarrier>,
     ) -> Self {
         let tasks = image.tasks_and_end();
+        // What a predicate reads follows the arguments.
         let predicated = usize::from(tasks[task].flags & TASK_PREDICATED != 0);
-        let first_access = tasks[task].first_access as usize;
+        let accesses = tasks[task].first_access as usize..tasks[task + 1].first_access as usize - predicated;
         KernelArgs {
             image,
             bases,
@@ -188,8 +191,9 @@ impl<'a> KernelArgs<'a> {
             block,
             lane,
             barrier,
-            first_access,
-            access_count: tasks[task + 1].first_access as usize - first_access - predicated,
+            accesses: &image.accesses()[accesses],
+            layouts: image.layouts(),
+            blocks: tasks[task].blocks,
             taken: Cell::new(0),
         }
     }
@@ -197,13 +201,13 @@ impl<'a> KernelArgs<'a> {
     /// How many tensor arguments there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.access_count
+        self.accesses.len()
     }
 
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.access_count == 0
+        self.accesses.is_empty()
     }
 
     /// The index of this block.
@@ -215,7 +219,7 @@ impl<'a> KernelArgs<'a> {
     /// How many blocks the task has.
     #[must_use]
     pub fn blocks(&self) -> u32 {
-        self.image.tasks()[self.task].blocks
+        self.blocks
     }
 
     /// The index of this lane.
@@ -266,12 +270,11 @@ impl<'a> KernelArgs<'a> {
 
     /// Address and layout of argument `position`, narrowed to this block's part.
     fn resolve<T: Element>(&self, position: usize, writes: bool) -> Result<(*mut u8, Dims<'a>, bool), KernelError> {
-        if position >= self.access_count {
-            return Err(KernelError(format!("argument {position} of {} was asked for", self.access_count)));
-        }
-        let access = &self.image.accesses()[self.first_access + position];
-        let record = &self.image.layouts()[access.layout as usize];
-        if record.dtype() != T::DTYPE {
+        let Some(access) = self.accesses.get(position) else {
+            return Err(KernelError(format!("argument {position} of {} was asked for", self.accesses.len())));
+        };
+        let record = &self.layouts[access.layout as usize];
+        if record.dtype != T::DTYPE as u8 {
             return Err(KernelError(format!(
                 "argument {position} is of {}, the kernel asked for {}",
                 record.dtype(),
@@ -368,7 +371,7 @@ impl fmt::Debug for KernelArgs<'_> {
             .field("task", &self.task)
             .field("block", &self.block)
             .field("lane", &self.lane)
-            .field("args", &self.access_count)
+            .field("args", &self.accesses.len())
             .finish_non_exhaustive()
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p periscope-workloads --bench graph_p [-- ROUNDS]`
 
-use periscope::{Device, Phases};
+use periscope::{Device, DeviceOptions, Phases};
 use periscope_workloads::paged_attention::{Params, prepare};
 use periscope_workloads::{NoProgress, Residency, Session};
 
@@ -13,7 +13,10 @@ fn main() {
         .map_or(30, |rounds| rounds.parse().expect("a number of rounds"));
     let params = Params { batch: 256, heads: 4, head_dim: 4, block: 4, context: 256, max_len: 512 };
     let prepared = prepare(params, 0, &NoProgress).expect("the inputs fit");
-    let device = Device::open("sim:a2a3").expect("the simulator opens");
+    // A small device, so that tools which cannot reserve much address space can count instructions.
+    let mut options = DeviceOptions::default();
+    options.sim.memory_bytes = 1 << 30;
+    let device = Device::open_with("sim:a2a3", &options).expect("the simulator opens");
     let mut session = Session::open(&device, &prepared, Residency::Resident).expect("the tensors fit");
     let mut reports = Vec::new();
     for _ in 0..rounds + 1 {
