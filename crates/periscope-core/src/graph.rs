@@ -8,7 +8,7 @@
 //! ```text
 //! new ─► begin ─► add_external / add_entry / add_segment / add_graph_object / scope_* / submit … ─► freeze ─► reset ─► begin …
 //! ```
-//! After `freeze` the questions ([`GraphBuilder::describe`], [`GraphBuilder::written_ranges`] …) can still be asked, until
+//! After `freeze` the questions ([`GraphBuilder::describe`], [`GraphBuilder::writer_of`] …) can still be asked, until
 //! `reset`. `reset` keeps the capacity of every arena, so that a graph of the same size allocates nothing.
 //!
 //! # Task numbers
@@ -21,7 +21,7 @@
 //! the image may rely on all that [`SubmitError`] lists.
 //!
 //! The parts: `submit` (checks one task and records it), `query` (who writes these bytes?), `error`;
-//! [`crate::hazard`] infers the edges.
+//! the private module `hazard` infers the edges.
 
 mod error;
 mod query;
@@ -116,8 +116,6 @@ pub struct GraphBuilder {
     first_predecessor: Vec<u32>,
     predecessors: Vec<u32>,
     accesses: Vec<AccessRecord>,
-    /// For each access the previous one (plus one) of the same object that touches a byte; 0 ends the chain.
-    previous_access: Vec<u32>,
     scalars: Vec<u64>,
     predicates: Vec<PredicateRecord>,
     inferred_joins: usize,
@@ -151,8 +149,8 @@ struct Object {
     /// Number of the scope that owns it; 0 for external ones.
     scope: u32,
     base: u64,
-    /// Last access that touches a byte, plus one; 0: untouched.
-    last_access: u32,
+    /// A submitted task touches a byte of it.
+    touched: bool,
     /// Position in `entry_writes`, or [`NONE`].
     writes: u32,
 }
@@ -195,7 +193,6 @@ impl GraphBuilder {
             first_predecessor: Vec::new(),
             predecessors: Vec::new(),
             accesses: Vec::new(),
-            previous_access: Vec::new(),
             scalars: Vec::new(),
             predicates: Vec::new(),
             inferred_joins: 0,
@@ -230,7 +227,6 @@ impl GraphBuilder {
         self.first_predecessor.clear();
         self.predecessors.clear();
         self.accesses.clear();
-        self.previous_access.clear();
         self.scalars.clear();
         self.predicates.clear();
         self.inferred_joins = 0;
@@ -298,7 +294,7 @@ impl GraphBuilder {
     /// Beyond [`MAX_MEMORIES`] memories.
     pub fn add_external(&mut self, len_bytes: u64, writes: EntryWrites) -> ObjectId {
         let memory = self.add_memory(len_bytes, MemoryKind::External);
-        let object = self.add_object(len_bytes, Object { memory, scope: 0, base: 0, last_access: 0, writes: NONE });
+        let object = self.add_object(len_bytes, Object { memory, scope: 0, base: 0, touched: false, writes: NONE });
         self.set_entry_writes(object, writes);
         object
     }
@@ -342,7 +338,7 @@ impl GraphBuilder {
             memory.len_bytes
         );
         let scope = self.scopes.last().map_or(0, |scope| scope.number);
-        self.add_object(len_bytes, Object { memory: segment, scope, base: offset_bytes, last_access: 0, writes: NONE })
+        self.add_object(len_bytes, Object { memory: segment, scope, base: offset_bytes, touched: false, writes: NONE })
     }
 
     /// Names an entry tensor in the image, in the order of the signature. What tasks may write is told apart, with

@@ -35,7 +35,7 @@ use std::ops::ControlFlow;
 
 use self::lattice::Lattice;
 pub(crate) use self::lists::View;
-use self::lists::{Arena, Reads, Write};
+use self::lists::{Arena, ReadList, Reads, Write};
 use crate::footprint::{Footprint, REFUSAL_STEPS, overlaps};
 use crate::intern::{FootprintId, Footprints, LayoutInfo, fold};
 
@@ -141,7 +141,7 @@ struct Tracked {
 #[derive(Clone, Copy, Debug)]
 struct Grid {
     wide_writes: u32,
-    wide_reads: u32,
+    wide_reads: ReadList,
     /// Position of its lattice, or [`NONE`]: no cells yet.
     lattice: u32,
     first_cell: u32,
@@ -171,13 +171,14 @@ struct Cell {
     /// Readers of all of the cell since, newest first.
     readers: u32,
     part_writes: u32,
-    part_reads: u32,
+    part_reads: ReadList,
     /// Next touched cell, [`NONE`] after the last, or [`UNTOUCHED`].
     next: u32,
 }
 
 const UNTOUCHED: u32 = NONE - 1;
-const EMPTY_CELL: Cell = Cell { writer: NONE, readers: NONE, part_writes: NONE, part_reads: NONE, next: UNTOUCHED };
+const EMPTY_CELL: Cell =
+    Cell { writer: NONE, readers: NONE, part_writes: NONE, part_reads: ReadList::EMPTY, next: UNTOUCHED };
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
@@ -334,7 +335,7 @@ impl Tracker {
             ControlFlow::Continue(())
         };
         let grid = &self.grids[object.grid as usize];
-        lists(grid.wide_writes, grid.wide_reads, &mut user)?;
+        lists(grid.wide_writes, grid.wide_reads.head, &mut user)?;
         let lattice = if grid.lattice == NONE { None } else { Some(&self.lattices[grid.lattice as usize]) };
         if let Some(lattice) = lattice {
             let cell_users = |cell: u32, sure: bool, user: &mut dyn FnMut(u32, bool) -> ControlFlow<()>| {
@@ -351,7 +352,7 @@ impl Tracker {
                         self.tasks.iter(state.readers).try_for_each(|&task| user(task, false))?;
                     }
                 }
-                lists(state.part_writes, state.part_reads, user)
+                lists(state.part_writes, state.part_reads.head, user)
             };
             let place = lattice.locate(NONE, bytes, at);
             if place.kind == Kind::Cells {

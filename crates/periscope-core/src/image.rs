@@ -328,8 +328,11 @@ pub enum ImageError {
         /// The memory's position.
         memory: u32,
     },
-    /// The image was built with checking switched off, so its safety cannot be shown again here.
-    #[error("the image was built with unchecked manual scopes: it cannot be executed from a file")]
+    /// The image rests on a promise (an unchecked manual scope, or blocks that are handed whole arguments), so its safety
+    /// cannot be shown again here.
+    #[error(
+        "the image rests on promises (an unchecked scope, or blocks that share whole arguments): it cannot be executed from a file"
+    )]
     Unchecked,
 }
 
@@ -477,6 +480,7 @@ impl Image {
         Ok(())
     }
 
+    #[inline]
     fn section<T: Pod>(&self, section: usize) -> &[T] {
         let first = self.header.first_word[section] as usize;
         let records = self.header.records[section] as usize;
@@ -493,36 +497,42 @@ impl Image {
 
     /// The memories to bind, by position.
     #[must_use]
+    #[inline]
     pub fn memories(&self) -> &[MemoryRecord] {
         self.section(0)
     }
 
     /// The entry tensors, in the order of the callable's signature; captured tensors follow.
     #[must_use]
+    #[inline]
     pub fn entries(&self) -> &[EntryRecord] {
         self.section(1)
     }
 
     /// The kernels, by position.
     #[must_use]
+    #[inline]
     pub fn kernels(&self) -> &[KernelRecord] {
         self.section(2)
     }
 
     /// The layouts, by position.
     #[must_use]
+    #[inline]
     pub fn layouts(&self) -> &[LayoutRecord] {
         self.section(3)
     }
 
     /// The tasks in submission order and the closing record.
     #[must_use]
+    #[inline]
     pub fn tasks_and_end(&self) -> &[TaskRecord] {
         self.section(4)
     }
 
     /// The tasks in submission order.
     #[must_use]
+    #[inline]
     pub fn tasks(&self) -> &[TaskRecord] {
         let tasks = self.tasks_and_end();
         &tasks[..tasks.len() - 1]
@@ -530,30 +540,35 @@ impl Image {
 
     /// How many tasks there are, inferred joins included.
     #[must_use]
+    #[inline]
     pub fn task_count(&self) -> usize {
         self.header.records[4] as usize - 1
     }
 
     /// The accesses of all tasks, in task order.
     #[must_use]
+    #[inline]
     pub fn accesses(&self) -> &[AccessRecord] {
         self.section(5)
     }
 
     /// The scalars of all tasks, in task order.
     #[must_use]
+    #[inline]
     pub fn scalars(&self) -> &[u64] {
         self.section(6)
     }
 
     /// The successors of all tasks, in task order: one entry per edge.
     #[must_use]
+    #[inline]
     pub fn successors(&self) -> &[u32] {
         self.section(7)
     }
 
     /// The conditions of predicated tasks, sorted by task.
     #[must_use]
+    #[inline]
     pub fn predicates(&self) -> &[PredicateRecord] {
         self.section(8)
     }
@@ -642,7 +657,8 @@ pub(crate) fn push_name(strings: &mut Vec<u8>, name: &str) -> u32 {
 /// A number that two processes get for kernels of the same signature (not of the same code: the name stands for that).
 #[must_use]
 pub fn signature_hash(signature: &KernelSignature) -> u64 {
-    let mut bytes = vec![signature.core as u8, signature.scalars as u8];
+    let mut bytes = vec![signature.core as u8];
+    bytes.extend((signature.scalars as u64).to_le_bytes());
     for param in &signature.params {
         bytes.extend([
             param.direction as u8,

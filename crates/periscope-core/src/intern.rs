@@ -9,7 +9,7 @@
 use crate::dtype::DType;
 use crate::footprint::Footprint;
 use crate::image::LayoutRecord;
-use crate::layout::{Layout, MAX_RANK};
+use crate::layout::Layout;
 
 /// Number of a footprint in a [`Footprints`].
 pub(crate) type FootprintId = u32;
@@ -114,7 +114,7 @@ impl LayoutTable {
         self.records.push(LayoutRecord::new(dtype, layout, split_dim));
         self.infos.push(LayoutInfo {
             footprint: footprints.intern(&footprint),
-            distinct: is_distinct(layout),
+            distinct: layout.elements_are_distinct(),
             gapless: footprint.is_interval(),
             extent_bytes: footprint.extent_bytes(),
         });
@@ -132,29 +132,6 @@ fn is_record_of(record: &LayoutRecord, dtype: DType, layout: &Layout, split_dim:
         && record.split_dim == split_dim.unwrap_or(crate::image::NO_SPLIT)
         && layout.shape().iter().zip(&record.shape).all(|(a, b)| a == b)
         && layout.strides().iter().zip(&record.strides).all(|(a, b)| a == b)
-}
-
-/// Whether no two indices of the layout can name the same element: each stride, from the smallest on, steps over everything
-/// inside it. Rarer distinct layouts (strides 2 and 3, say) are answered with no.
-pub(crate) fn is_distinct(layout: &Layout) -> bool {
-    if layout.is_empty() {
-        return true;
-    }
-    let mut dims = [(0u64, 0u64); MAX_RANK];
-    let mut rank = 0;
-    for (&count, &stride) in layout.shape().iter().zip(layout.strides()) {
-        if count > 1 {
-            dims[rank] = (stride, count);
-            rank += 1;
-        }
-    }
-    dims[..rank].sort_unstable();
-    let mut extent = 1;
-    dims[..rank].iter().all(|&(stride, count)| {
-        let steps_over = stride >= extent;
-        extent += (count - 1) * stride;
-        steps_over
-    })
 }
 
 /// Interned footprints: equal byte sets of different layouts share a number.

@@ -13,6 +13,10 @@ use crate::dtype::DType;
 /// The largest number of dimensions of a tensor.
 pub const MAX_RANK: usize = 8;
 
+/// What an extent in elements is multiplied with to see that it fits: 8 bytes of the widest element, and room for one
+/// more stride and for sums of two.
+const ROOM: u64 = 32;
+
 /// Why a layout, a view of it or an index into it is not possible.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -28,7 +32,7 @@ pub enum LayoutError {
     Overflow {
         /// The shape asked for.
         shape: Vec<u64>,
-        /// Its strides in elements.
+        /// Its strides in elements; none if they were to be those of a row-major tensor.
         strides: Vec<u64>,
     },
     /// As many strides as dimensions are needed.
@@ -289,17 +293,20 @@ impl Layout {
     /// [`LayoutError::RankTooLarge`], [`LayoutError::Overflow`].
     #[inline]
     pub fn contiguous(shape: &[u64]) -> Result<Layout, LayoutError> {
-        let mut strides = [0u64; MAX_RANK];
         if shape.len() > MAX_RANK {
             return Err(LayoutError::RankTooLarge { rank: shape.len() });
         }
-        let mut next = Some(1u64);
+        let mut layout = Layout { rank: shape.len() as u8, shape: [0; MAX_RANK], strides: [0; MAX_RANK] };
+        let mut next = 1u64;
         for dim in (0..shape.len()).rev() {
-            strides[dim] = next.ok_or_else(|| overflow(shape, &strides[..shape.len()]))?;
+            layout.shape[dim] = shape[dim];
+            layout.strides[dim] = next;
             // A dimension of length 0 empties the tensor: the strides outside it stay those of length 1.
-            next = strides[dim].checked_mul(shape[dim].max(1));
+            next = next.checked_mul(shape[dim].max(1)).ok_or_else(|| overflow(shape, &[]))?;
         }
-        Layout::strided(shape, &strides[..shape.len()])
+        // The number of elements is also their extent: the one check of `check`.
+        next.checked_mul(ROOM).ok_or_else(|| overflow(shape, &[]))?;
+        Ok(layout)
     }
 
     /// Any strides, in elements; 0 repeats the same elements.
@@ -329,8 +336,8 @@ impl Layout {
             count = count.checked_mul(len)?;
             last = last.checked_add(len.saturating_sub(1).checked_mul(stride)?)?;
         }
-        last.checked_add(1)?.checked_mul(32)?;
-        count.checked_mul(8).map(|_| ())
+        last.checked_add(1)?.checked_mul(ROOM)?;
+        count.checked_mul(ROOM).map(|_| ())
     }
 
     /// The number of dimensions; 0 for a scalar.

@@ -45,8 +45,14 @@ impl Direction {
 
     /// The direction with this code, as stored in an image.
     #[must_use]
+    #[inline]
     pub fn from_code(code: u8) -> Option<Direction> {
-        [Direction::In, Direction::Out, Direction::InOut].into_iter().find(|&direction| direction as u8 == code)
+        match code {
+            0 => Some(Direction::In),
+            1 => Some(Direction::Out),
+            2 => Some(Direction::InOut),
+            _ => None,
+        }
     }
 }
 

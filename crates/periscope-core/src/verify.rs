@@ -16,7 +16,7 @@ use crate::image::{
     AccessRecord, Image, ImageError, MemoryKind, NO_KERNEL, NO_SPLIT, TASK_BLOCKS_BY_PROMISE, TASK_INFERRED_JOIN,
     TASK_PREDICATED, TASK_START_TOGETHER, TaskRecord, core_kind_from_code,
 };
-use crate::intern::{Footprints, LayoutInfo, is_distinct};
+use crate::intern::{Footprints, LayoutInfo};
 use crate::layout::MAX_RANK;
 use crate::task::{Comparison, Direction};
 
@@ -104,7 +104,7 @@ impl Checker<'_> {
             let footprint = Footprint::of(dtype, &layout);
             self.layouts.push(LayoutInfo {
                 footprint: self.footprints.intern(&footprint),
-                distinct: is_distinct(&layout),
+                distinct: layout.elements_are_distinct(),
                 gapless: footprint.is_interval(),
                 extent_bytes: footprint.extent_bytes(),
             });

@@ -174,7 +174,7 @@ fn other_shapes_cost() {
     let cache = Region::contiguous(DType::F32, &[65_536, 32]).expect("small");
     let append = |task: u64| {
         let row = task / 2;
-        if task % 2 == 0 {
+        if task.is_multiple_of(2) {
             vec![(cache.slice(0, row..row + 1).expect("inside"), Direction::Out)]
         } else {
             vec![(cache.slice(0, row / 64 * 64..row / 64 * 64 + 64).expect("inside"), In)]

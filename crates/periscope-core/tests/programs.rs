@@ -279,14 +279,27 @@ impl World {
     }
 
     fn finish(mut self) -> Image {
+        let frozen = self.builder.freeze(None);
         for (number, &(object, len)) in self.objects.iter().enumerate() {
-            let all =
-                |set: rangemap::RangeSet<u64>| set.iter().map(|range| (range.start, range.end)).collect::<Vec<_>>();
+            // Bytes of a memory that holds this object and perhaps others, from the object's own start.
+            let (memory, base) = self.builder.memory_of(object);
+            let within = |set: &rangemap::RangeSet<u64>| {
+                let both = set
+                    .overlapping(base..base + len.max(1))
+                    .map(|range| (range.start.max(base) - base, range.end.min(base + len) - base));
+                both.filter(|(start, end)| start < end).collect::<Vec<_>>()
+            };
             let written = self.order.written(number);
-            assert_eq!(all(self.builder.written_ranges(object)), ranges(&written));
+            assert_eq!(within(&frozen.written_ranges(memory as usize)), ranges(&written));
+            assert_eq!(
+                frozen.written_memories()[memory as usize],
+                self.objects.iter().enumerate().any(|(other, &(object, _))| {
+                    self.builder.memory_of(object).0 == memory && !self.order.written(other).is_empty()
+                })
+            );
             assert_eq!(self.builder.has_writer(object), !written.is_empty());
             let read = self.order.read_before_written(number);
-            assert_eq!(all(self.builder.read_before_written(object)), ranges(&read));
+            assert_eq!(within(&frozen.read_before_written(memory as usize)), ranges(&read));
             let touched = self.order.tasks.iter().flat_map(|task| &task.accesses);
             let touched = touched.filter(|(of, bytes, ..)| *of == number && !bytes.is_empty()).count() > 0;
             assert_eq!(self.builder.is_untouched(object), !touched);
@@ -410,11 +423,15 @@ proptest! {
         let mut edges_allowed = 0;
         let mut total = 0;
         for (kind, count, n) in phases {
-            // Tiles are written, large parts are read, or everything is written once.
-            let (writes, whole, count) = (kind < 3 || kind == 6, kind == 6, if kind == 6 { 1 } else { count });
+            // Tiles are written, parts are read, or everything (or much of it) is written once.
+            let (writes, whole, turns) = (kind < 3 || kind == 6, kind == 6, kind == 5);
+            let count = if whole { 1 } else if turns { count * 3 } else { count };
             for task in 0..count as u64 {
                 let (offset, len) = if whole {
-                    (0, 1024)
+                    [(0, 1024), (0, 600), (300, 700)][n[3] as usize % 3]
+                } else if turns {
+                    // Overlapping views that take turns, large ones or small ones.
+                    (task % 9 * 40, if n[0].is_multiple_of(2) { 600 } else { 10 })
                 } else if writes {
                     let size = [16, 32, 24][n[0] as usize % 3];
                     ((task * 7 + u64::from(n[1])) % (1024 / size) * size, size)

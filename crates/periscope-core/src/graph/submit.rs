@@ -5,7 +5,7 @@
 
 use rangemap::RangeSet;
 
-use super::{Argument, DeclaredWrites, GraphBuilder, Object, Scope, ScopeKind, SubmitError};
+use super::{Argument, DeclaredWrites, GraphBuilder, Scope, ScopeKind, SubmitError};
 use crate::dtype::DType;
 use crate::footprint::{Footprint, REFUSAL_STEPS, overlaps};
 use crate::hazard::{Joins, Kind, NONE, NoJoins, Touch, View};
@@ -73,24 +73,27 @@ impl GraphBuilder {
         let kernel = task.kernels.first().map_or(NO_KERNEL, |kernel| kernel.0);
         let has_kernel = kernel != NO_KERNEL;
         let first_hint = if has_kernel { self.kernel_info[usize::from(kernel)].first_hint as usize } else { 0 };
+        if has_kernel {
+            let kernel = &self.kernels[usize::from(kernel)];
+            for (position, (access, param)) in task.accesses.iter().zip(&kernel.params).enumerate() {
+                let argument = Argument::Tensor(position);
+                if param.direction != access.direction {
+                    return Err(wrong_direction(&kernel.name, argument, param.direction, access.direction));
+                }
+                let got = access.tensor.region.dtype;
+                if let Some(expected) = param.dtype
+                    && expected != got
+                {
+                    return Err(wrong_dtype(&kernel.name, argument, expected, got));
+                }
+            }
+        }
         self.scratch.touches.clear();
         // By object number modulo 64: which were touched, which were written.
         let (mut touched, mut written) = (0u64, 0u64);
         for (position, access) in task.accesses.iter().enumerate() {
             let argument = Argument::Tensor(position);
             let region = &access.tensor.region;
-            if has_kernel {
-                let kernel = &self.kernels[usize::from(kernel)];
-                let param = &kernel.params[position];
-                if param.direction != access.direction {
-                    return Err(wrong_direction(&kernel.name, argument, param.direction, access.direction));
-                }
-                if let Some(expected) = param.dtype
-                    && expected != region.dtype
-                {
-                    return Err(wrong_dtype(&kernel.name, argument, expected, region.dtype));
-                }
-            }
             let (dtype, layout, split) = (region.dtype, &region.layout, access.split_dim);
             let layout = if has_kernel {
                 self.layouts.intern_hinted(first_hint + position, dtype, layout, split, &mut self.footprints)
@@ -435,7 +438,6 @@ impl GraphBuilder {
         for (position, touch) in self.scratch.touches.iter_mut().enumerate() {
             let access = first_access + position;
             if touch.place.kind == Kind::Nowhere {
-                self.previous_access.push(0);
                 continue;
             }
             if self.tracker.cuts != cuts {
@@ -443,9 +445,7 @@ impl GraphBuilder {
                 touch.place = self.tracker.place(touch.object, info, touch.view.at, &self.footprints);
             }
             self.tracker.record(touch, id, &mut self.footprints, ordered);
-            let object: &mut Object = &mut self.objects[touch.object as usize];
-            self.previous_access.push(object.last_access);
-            object.last_access = access as u32 + 1;
+            self.objects[touch.object as usize].touched = true;
         }
         TaskId(id)
     }

@@ -73,7 +73,7 @@ impl Tracker {
                 found.push(writer);
             }
         }
-        if cell.part_writes == NONE && cell.part_reads == NONE {
+        if cell.part_writes == NONE && cell.part_reads.is_empty() {
             return;
         }
         let meets = |view: &View| full || touch.view.meets(view, footprints);
@@ -83,7 +83,7 @@ impl Tracker {
             }
         }
         if touch.writes {
-            let mut node = cell.part_reads;
+            let mut node = cell.part_reads.head;
             while node != NONE {
                 let reads = self.reads.get_mut(node);
                 if meets(&reads.view) {
@@ -107,7 +107,7 @@ impl Tracker {
         let object = &mut self.objects[touch.object as usize];
         let grid = &self.grids[object.grid as usize];
         let readers = touch.writes && object.readers != NONE;
-        if !readers && grid.wide_writes == NONE && grid.wide_reads == NONE {
+        if !readers && grid.wide_writes == NONE && grid.wide_reads.is_empty() {
             return;
         }
         // Whatever is older than the writers of all the cells is implied by them.
@@ -116,7 +116,7 @@ impl Tracker {
         if readers {
             push_readers(&mut self.tasks, &mut object.readers, older, false, joins, found);
         }
-        let (wide_writes, wide_reads) = (grid.wide_writes, grid.wide_reads);
+        let (wide_writes, wide_reads) = (grid.wide_writes, grid.wide_reads.head);
         self.find_in_wide_lists(touch, wide_writes, wide_reads, older, false, footprints, joins, found);
     }
 
@@ -179,7 +179,7 @@ impl Tracker {
         if touch.writes {
             push_readers(&mut self.tasks, &mut object.readers, older, whole, joins, found);
         }
-        self.find_in_wide_lists(touch, grid.wide_writes, grid.wide_reads, older, whole, footprints, joins, found);
+        self.find_in_wide_lists(touch, grid.wide_writes, grid.wide_reads.head, older, whole, footprints, joins, found);
         self.for_each_cell(&grid, touch, |tracker, cell| {
             let lattice = &tracker.lattices[grid.lattice as usize];
             let state = &mut tracker.cells[(grid.first_cell + cell) as usize];
@@ -197,7 +197,7 @@ impl Tracker {
                     }
                 }
             }
-            let (part_writes, part_reads) = (state.part_writes, state.part_reads);
+            let (part_writes, part_reads) = (state.part_writes, state.part_reads.head);
             tracker.find_in_wide_lists(touch, part_writes, part_reads, older, whole, footprints, joins, found);
         });
         if !touch.writes && found.len() - first > MANY && joins.allowed() {

@@ -163,3 +163,106 @@ pub(super) struct Reads {
     /// The readers, newest first.
     pub(super) tasks: u32,
 }
+
+/// A list of partial reads that counts its groups: views that take turns would else start a new group each time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadList {
+    pub(super) head: u32,
+    pub(super) len: u32,
+    /// Length at which equal views are put together.
+    pub(super) limit: u32,
+}
+
+impl ReadList {
+    const LEAST_LIMIT: u32 = 64;
+    pub(super) const EMPTY: ReadList = ReadList { head: NONE, len: 0, limit: ReadList::LEAST_LIMIT };
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+
+    /// Puts a group in front.
+    pub(super) fn push(&mut self, reads: &mut Arena<Reads>, group: Reads) {
+        reads.push(&mut self.head, group);
+        self.len += 1;
+    }
+
+    /// Adds a reader, to those of the same bytes if they were met lately.
+    pub(super) fn add(&mut self, reads: &mut Arena<Reads>, tasks: &mut Arena<u32>, view: &View, task: u32) {
+        let mut node = self.head;
+        for _ in 0..4 {
+            if node == NONE {
+                break;
+            }
+            let group = reads.get_mut(node);
+            if group.view.is_same(view) {
+                push_reader(tasks, &mut group.tasks, task);
+                return;
+            }
+            node = reads.next(node);
+        }
+        let mut readers = NONE;
+        tasks.push(&mut readers, task);
+        self.push(reads, Reads { view: *view, tasks: readers });
+        if self.len >= self.limit {
+            self.unite(reads, tasks);
+        }
+    }
+
+    /// Puts the groups of equal views together. The limit doubles, so that this costs a constant per reader.
+    #[cold]
+    fn unite(&mut self, reads: &mut Arena<Reads>, tasks: &mut Arena<u32>) {
+        let mut groups: Vec<Reads> = std::iter::from_fn(|| reads.pop(&mut self.head)).collect();
+        groups.sort_unstable_by_key(|group| (group.view.footprint, group.view.at));
+        self.len = 0;
+        let mut readers: Vec<u32> = Vec::new();
+        for same in groups.chunk_by(|a, b| a.view.is_same(&b.view)) {
+            let mut group = same[0];
+            if same.len() > 1 {
+                readers.clear();
+                for group in same {
+                    let mut list = group.tasks;
+                    readers.extend(std::iter::from_fn(|| tasks.pop(&mut list)));
+                }
+                readers.sort_unstable();
+                readers.dedup();
+                group.tasks = NONE;
+                readers.iter().for_each(|&task| tasks.push(&mut group.tasks, task));
+            }
+            self.push(reads, group);
+        }
+        self.limit = (self.len * 2).max(ReadList::LEAST_LIMIT);
+    }
+
+    /// Removes the groups that a write covers.
+    pub(super) fn forget(&mut self, reads: &mut Arena<Reads>, tasks: &mut Arena<u32>, covers: impl Fn(&View) -> bool) {
+        let len = &mut self.len;
+        reads.remove_if(&mut self.head, |group| {
+            let gone = covers(&group.view);
+            if gone {
+                let mut list = group.tasks;
+                tasks.free(&mut list);
+                *len -= 1;
+            }
+            gone
+        });
+    }
+
+    /// Removes all groups.
+    #[inline]
+    pub(super) fn clear(&mut self, reads: &mut Arena<Reads>, tasks: &mut Arena<u32>) {
+        while let Some(mut group) = reads.pop(&mut self.head) {
+            tasks.free(&mut group.tasks);
+        }
+        self.len = 0;
+    }
+}
+
+/// Adds a reader to a list that is newest first, once.
+#[inline]
+pub(super) fn push_reader(tasks: &mut Arena<u32>, list: &mut u32, task: u32) {
+    if *list == NONE || *tasks.get(*list) != task {
+        tasks.push(list, task);
+    }
+}

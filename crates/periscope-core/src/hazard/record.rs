@@ -1,7 +1,7 @@
 //! Taking note of an access, forgetting what it covers, and cutting objects into cells.
 
 use super::lattice::Lattice;
-use super::lists::{Arena, Reads, View, Write};
+use super::lists::{ReadList, Reads, View, Write, push_reader};
 use super::{Cell, EMPTY_CELL, FIRST_CELLS_AT, Grid, Kind, NONE, Place, Touch, Tracker, UNTOUCHED};
 use crate::intern::Footprints;
 
@@ -51,33 +51,25 @@ impl Tracker {
                 state.writer = task;
                 self.tasks.free(&mut state.readers);
                 self.writes.free(&mut state.part_writes);
-                free_reads(&mut self.reads, &mut self.tasks, &mut state.part_reads);
+                state.part_reads.clear(&mut self.reads, &mut self.tasks);
             }
             (false, true) => push_reader(&mut self.tasks, &mut state.readers, task),
             (true, false) => {
                 let (mut writes, mut reads) = (state.part_writes, state.part_reads);
-                if writes != NONE || reads != NONE {
+                if writes != NONE || !reads.is_empty() {
                     self.forget_covered(touch, footprints, &mut writes, &mut reads);
                 }
                 self.writes.push(&mut writes, write_of(touch, task, true));
                 let state = &mut self.cells[position];
                 (state.part_writes, state.part_reads) = (writes, reads);
             }
-            (false, false) => push_read(&mut self.reads, &mut self.tasks, &mut state.part_reads, touch, task),
+            (false, false) => state.part_reads.add(&mut self.reads, &mut self.tasks, &touch.view, task),
         }
     }
 
-    fn forget_covered(&mut self, touch: &Touch, footprints: &Footprints, writes: &mut u32, reads: &mut u32) {
+    fn forget_covered(&mut self, touch: &Touch, footprints: &Footprints, writes: &mut u32, reads: &mut ReadList) {
         self.writes.remove_if(writes, |write| touch.view.covers(&write.view, footprints));
-        let tasks = &mut self.tasks;
-        self.reads.remove_if(reads, |reads| {
-            let gone = touch.view.covers(&reads.view, footprints);
-            if gone {
-                let mut list = reads.tasks;
-                tasks.free(&mut list);
-            }
-            gone
-        });
+        reads.forget(&mut self.reads, &mut self.tasks, |view| touch.view.covers(view, footprints));
     }
 
     fn record_wide(&mut self, touch: &Touch, task: u32, footprints: &mut Footprints, ordered: bool) {
@@ -85,7 +77,7 @@ impl Tracker {
         let mut grid = self.grids[number as usize];
         let bytes = footprints.get(touch.view.footprint);
         if !touch.writes {
-            push_read(&mut self.reads, &mut self.tasks, &mut grid.wide_reads, touch, task);
+            grid.wide_reads.add(&mut self.reads, &mut self.tasks, &touch.view, task);
         } else {
             if ordered {
                 self.forget_covered(touch, footprints, &mut grid.wide_writes, &mut grid.wide_reads);
@@ -137,7 +129,7 @@ impl Tracker {
             object.grid = self.grids.len() as u32;
             self.grids.push(Grid {
                 wide_writes: NONE,
-                wide_reads: NONE,
+                wide_reads: ReadList::EMPTY,
                 lattice: NONE,
                 first_cell: 0,
                 touched: NONE,
@@ -169,12 +161,12 @@ impl Tracker {
         let number = self.objects[object as usize].grid as usize;
         let grid = &mut self.grids[number];
         self.writes.free(&mut grid.wide_writes);
-        free_reads(&mut self.reads, &mut self.tasks, &mut grid.wide_reads);
+        grid.wide_reads.clear(&mut self.reads, &mut self.tasks);
         while grid.touched != NONE {
             let cell = &mut self.cells[(grid.first_cell + grid.touched) as usize];
             self.tasks.free(&mut cell.readers);
             self.writes.free(&mut cell.part_writes);
-            free_reads(&mut self.reads, &mut self.tasks, &mut cell.part_reads);
+            cell.part_reads.clear(&mut self.reads, &mut self.tasks);
             grid.touched = cell.next;
             *cell = EMPTY_CELL;
         }
@@ -205,7 +197,7 @@ impl Tracker {
         while let Some(write) = self.writes.pop(&mut grid.wide_writes) {
             writes.push(write);
         }
-        while let Some(entry) = self.reads.pop(&mut grid.wide_reads) {
+        while let Some(entry) = self.reads.pop(&mut grid.wide_reads.head) {
             reads.push(entry);
         }
         while grid.touched != NONE {
@@ -223,7 +215,7 @@ impl Tracker {
             while let Some(write) = self.writes.pop(&mut state.part_writes) {
                 writes.push(write);
             }
-            while let Some(entry) = self.reads.pop(&mut state.part_reads) {
+            while let Some(entry) = self.reads.pop(&mut state.part_reads.head) {
                 reads.push(entry);
             }
             grid.touched = state.next;
@@ -249,7 +241,7 @@ impl Tracker {
             }
             (place.cells, place.each_cell().len())
         };
-        let (mut wide_writes, mut wide_reads) = (NONE, NONE);
+        let (mut wide_writes, mut wide_reads) = (NONE, ReadList::EMPTY);
         for write in writes.into_iter().rev() {
             match spread(&write.view, &mut self.cells) {
                 (_, 0) => self.writes.push(&mut wide_writes, write),
@@ -262,7 +254,7 @@ impl Tracker {
         }
         for entry in reads.into_iter().rev() {
             match spread(&entry.view, &mut self.cells) {
-                (_, 0) => self.reads.push(&mut wide_reads, entry),
+                (_, 0) => wide_reads.push(&mut self.reads, entry),
                 (cells, count) => {
                     for (copy, cell) in cells[..count].iter().enumerate() {
                         // Each cell owns its list of readers.
@@ -273,7 +265,7 @@ impl Tracker {
                             all.into_iter().rev().for_each(|task| self.tasks.push(&mut tasks, task));
                         }
                         let list = &mut self.cells[(first_cell + cell) as usize].part_reads;
-                        self.reads.push(list, Reads { tasks, ..entry });
+                        list.push(&mut self.reads, Reads { tasks, ..entry });
                     }
                 }
             }
@@ -286,36 +278,4 @@ impl Tracker {
 
 fn write_of(touch: &Touch, task: u32, ordered: bool) -> Write {
     Write { view: touch.view, task, ordered }
-}
-
-#[inline]
-fn push_reader(tasks: &mut Arena<u32>, list: &mut u32, task: u32) {
-    if *list == NONE || *tasks.get(*list) != task {
-        tasks.push(list, task);
-    }
-}
-
-/// Adds a reader to those of the same bytes, if they were met lately.
-fn push_read(reads: &mut Arena<Reads>, tasks: &mut Arena<u32>, list: &mut u32, touch: &Touch, task: u32) {
-    let mut node = *list;
-    for _ in 0..4 {
-        if node == NONE {
-            break;
-        }
-        let entry = reads.get_mut(node);
-        if entry.view.is_same(&touch.view) {
-            push_reader(tasks, &mut entry.tasks, task);
-            return;
-        }
-        node = reads.next(node);
-    }
-    let mut readers = NONE;
-    tasks.push(&mut readers, task);
-    reads.push(list, Reads { view: touch.view, tasks: readers });
-}
-
-fn free_reads(reads: &mut Arena<Reads>, tasks: &mut Arena<u32>, list: &mut u32) {
-    while let Some(mut entry) = reads.pop(list) {
-        tasks.free(&mut entry.tasks);
-    }
 }
