@@ -18,8 +18,9 @@ impl Image {
     #[must_use]
     pub fn written_memories(&self) -> Vec<bool> {
         let mut written = vec![false; self.memories().len()];
+        let empty: Vec<bool> = self.layouts().iter().map(|layout| layout.as_layout().is_empty()).collect();
         for access in self.accesses() {
-            written[access.memory()] |= access.direction().writes();
+            written[access.memory()] |= access.direction().writes() && !empty[access.layout as usize];
         }
         written
     }
