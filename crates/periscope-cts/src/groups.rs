@@ -26,6 +26,7 @@ pub fn clauses() -> Vec<Clause> {
         buffer::allocations_are_aligned_and_apart,
         buffer::untouched_memory_costs_nothing,
         buffer::freed_memory_returns_under_new_names,
+        buffer::freeing_leaves_neighbours_alone,
         buffer::running_out_says_how_much,
         buffer::devices_share_nothing,
     ));

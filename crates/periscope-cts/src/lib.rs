@@ -11,7 +11,10 @@
 //!
 //! A new platform joins in [`platforms`]. Checks that only a simulator makes (that it *notices* a broken rule) are its
 //! own tests; the contract says that a device need not look.
-#![expect(unsafe_code, reason = "the suite stands where the layer above a device stands, and calls it as that layer does")]
+#![expect(
+    unsafe_code,
+    reason = "the suite stands where the layer above a device stands, and calls it as that layer does"
+)]
 
 mod clause;
 mod graph;

@@ -47,7 +47,11 @@ impl Report {
     /// How many verdicts are failures.
     #[must_use]
     pub fn failures(&self) -> usize {
-        self.rows.iter().flat_map(|row| &row.verdicts).filter(|verdict| matches!(verdict, Verdict::Failed { .. })).count()
+        self.rows
+            .iter()
+            .flat_map(|row| &row.verdicts)
+            .filter(|verdict| matches!(verdict, Verdict::Failed { .. }))
+            .count()
     }
 }
 

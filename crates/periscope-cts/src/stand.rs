@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use periscope_hal::{
-    Binding, Completion, Device, DeviceMemory, Execution, Kernel, Launch, LaunchError, MapAnswer, ModuleId, Push, WindowMode,
+    Binding, Completion, Device, DeviceMemory, Execution, Kernel, Launch, LaunchError, MapAnswer, ModuleId, Push,
+    WindowMode,
 };
 
 use crate::clause::{Stop, Subject, unsupported};
@@ -55,12 +56,12 @@ impl Stand {
 
     pub(crate) fn free(&self, mem: Mem) -> Result<(), Stop> {
         // SAFETY: clauses free what they own when they are done with it.
-        Ok(unsafe { self.device.free(mem.made.id)? })
+        unsafe { self.device.free(mem.made.id) }.map_err(Stop::from)
     }
 
     pub(crate) fn store(&self, mem: Mem, offset: u64, bytes: &[u8]) -> Result<(), Stop> {
         // SAFETY: clauses store inside allocations that nothing else uses at the time.
-        Ok(unsafe { self.device.copy_in(mem.made.id, offset, bytes)? })
+        unsafe { self.device.copy_in(mem.made.id, offset, bytes) }.map_err(Stop::from)
     }
 
     pub(crate) fn load(&self, mem: Mem, offset: u64, len: u64) -> Result<Vec<u8>, Stop> {
@@ -93,17 +94,17 @@ impl Stand {
 
     pub(crate) fn unmap(&self, host: Host) -> Result<(), Stop> {
         // SAFETY: clauses use a mapping only through the functions below, one call at a time.
-        Ok(unsafe { self.device.unmap(host.mem.made.id)? })
+        unsafe { self.device.unmap(host.mem.made.id) }.map_err(Stop::from)
     }
 
     pub(crate) fn open_window(&self, host: Host, mode: WindowMode) -> Result<(), Stop> {
         // SAFETY: as in `unmap`: no reference into the mapping is kept.
-        Ok(unsafe { self.device.open_window(host.mem.made.id, mode)? })
+        unsafe { self.device.open_window(host.mem.made.id, mode) }.map_err(Stop::from)
     }
 
     pub(crate) fn close_window(&self, host: Host) -> Result<(), Stop> {
         // SAFETY: as above.
-        Ok(unsafe { self.device.close_window(host.mem.made.id)? })
+        unsafe { self.device.close_window(host.mem.made.id) }.map_err(Stop::from)
     }
 
     /// Stores through a mapping, inside a window if it needs one.
@@ -138,7 +139,12 @@ impl Stand {
     }
 
     /// The same, with pushes.
-    pub(crate) fn launch_after(&self, graph: &Frozen, mems: &[Mem], pushes: Vec<Push>) -> Result<Arc<dyn Execution>, Stop> {
+    pub(crate) fn launch_after(
+        &self,
+        graph: &Frozen,
+        mems: &[Mem],
+        pushes: Vec<Push>,
+    ) -> Result<Arc<dyn Execution>, Stop> {
         let bindings = mems.iter().map(|mem| Binding { memory: mem.made.id, offset_bytes: 0 }).collect();
         self.launch_bound(graph, bindings, pushes)
     }
@@ -159,7 +165,7 @@ impl Stand {
         };
         // SAFETY: the image is a builder's and was built with this module's kernels; clauses bind live memory of their own,
         // as large as they told the builder, and leave it alone until the launch has ended.
-        Ok(unsafe { self.device.launch(launch)? })
+        unsafe { self.device.launch(launch) }.map_err(Stop::from)
     }
 
     /// Launches a graph and waits for its end.

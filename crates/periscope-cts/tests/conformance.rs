@@ -1,8 +1,13 @@
 //! Every clause over every device of every platform, as one table. Arguments select clauses whose name contains one of them.
 
 use std::process::ExitCode;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use periscope_cts::{Clause, Report, Subject, clauses, platforms};
+
+/// A clause that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
@@ -14,6 +19,20 @@ fn main() -> ExitCode {
     // Clauses make kernels panic on purpose; a verdict says what matters of any other panic.
     std::panic::set_hook(Box::new(|_| ()));
     let mut report = Report::new(&clauses);
+    let (progress, watched) = channel::<String>();
+    std::thread::spawn(move || {
+        let mut now = String::new();
+        loop {
+            match watched.recv_timeout(PATIENCE) {
+                Ok(next) => now = next,
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {
+                    eprintln!("FAILED: {now} has not ended for {PATIENCE:?}");
+                    std::process::exit(1);
+                }
+            }
+        }
+    });
     for platform in platforms() {
         let devices = platform.devices();
         if devices.is_empty() {
@@ -25,7 +44,11 @@ fn main() -> ExitCode {
                 continue;
             }
             let subject = Subject { platform: &*platform, uri: &uri };
-            report.add_device(&uri.to_string(), clauses.iter().map(|clause| clause.verdict(subject)).collect());
+            let verdicts = clauses.iter().map(|clause| {
+                let _ = progress.send(format!("{}::{} on {uri}", clause.group, clause.name));
+                clause.verdict(subject)
+            });
+            report.add_device(&uri.to_string(), verdicts.collect());
         }
     }
     println!("{report}");

@@ -5,12 +5,14 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use periscope_hal::{DeviceMemory, DeviceOp, Push};
+use periscope_core::Footprint;
+use periscope_hal::{DeviceError, DeviceMemory, DeviceOp, Push};
 use rangemap::{RangeMap, RangeSet};
 
 use crate::counts::{ViewReport, add};
 use crate::error::MemoryError;
 use crate::memory::Shared;
+use crate::mirror::{Mirror, Replaced};
 use crate::turn::Turn;
 use crate::view::{Site, View};
 
@@ -136,6 +138,24 @@ impl Allocation {
         self.lock().view.as_ref().map(|view| view.report.clone())
     }
 
+    /// Refuses bytes that have no value to read. Touches nothing, so that a refused first touch establishes no view.
+    ///
+    /// # Errors
+    /// [`MemoryError::NoValue`], [`MemoryError::Poisoned`].
+    pub fn check_values(&self, bytes: &Footprint, at: u64) -> Result<(), MemoryError> {
+        let state = self.lock();
+        if state.all_have_values() {
+            return Ok(());
+        }
+        let mut result = Ok(());
+        bytes.for_each_run(at, |start, len| {
+            if result.is_ok() {
+                result = state.check_values(&(start..start + len));
+            }
+        });
+        result
+    }
+
     /// Establishes the host view now rather than at the first touch. Moves no byte.
     ///
     /// # Errors
@@ -202,21 +222,14 @@ impl Allocation {
             return Ok(());
         }
         let mut state = self.lock();
-        let mut known = Vec::new();
-        if let Some(view) = &mut state.view {
-            view.close_window(self.site(""))?;
-            if let Some(mirror) = view.mirror() {
-                known = mirror.upload_begins(&range);
-            }
-        }
-        // SAFETY: live, in bounds, and the turn says that no launch uses the bytes.
-        unsafe { self.shared.device.copy_in(self.device_memory.id, at, bytes) }
-            .map_err(MemoryError::device(DeviceOp::CopyIn))?;
-        if let Some(mirror) = state.view.as_mut().and_then(View::mirror) {
-            mirror.upload_ended(at, bytes, known);
-        }
-        state.define(range);
-        Ok(())
+        self.replace(
+            &mut state,
+            range,
+            // SAFETY: live, in bounds, and the turn says that no launch uses the bytes.
+            || unsafe { self.shared.device.copy_in(self.device_memory.id, at, bytes) },
+            DeviceOp::CopyIn,
+            |mirror, replaced| mirror.upload_ended(at, bytes, replaced),
+        )
     }
 
     /// Brings device bytes to the host, the host's own writes included.
@@ -254,17 +267,14 @@ impl Allocation {
             return Ok(());
         }
         let mut state = self.lock();
-        if let Some(view) = &mut state.view {
-            view.close_window(self.site(""))?;
-            if let Some(mirror) = view.mirror() {
-                mirror.device_writes(std::iter::once(range.clone()));
-            }
-        }
-        // SAFETY: live, in bounds, and the turn says that no launch uses the bytes.
-        unsafe { self.shared.device.fill(self.device_memory.id, range.clone(), value) }
-            .map_err(MemoryError::device(DeviceOp::Fill))?;
-        state.define(range);
-        Ok(())
+        self.replace(
+            &mut state,
+            range.clone(),
+            // SAFETY: live, in bounds, and the turn says that no launch uses the bytes.
+            || unsafe { self.shared.device.fill(self.device_memory.id, range, value) },
+            DeviceOp::Fill,
+            |_, _| {},
+        )
     }
 
     /// Copies bytes of another allocation of the same device.
@@ -284,11 +294,11 @@ impl Allocation {
         len: u64,
     ) -> Result<(), MemoryError> {
         self.assert_free(turn);
-        from.assert_free(turn);
-        assert!(self.id != from.id, "a copy within one allocation");
         if self.id.device != from.id.device {
             return Err(MemoryError::Foreign { id: from.id, device: self.id.device });
         }
+        from.assert_free(turn);
+        assert!(self.id != from.id, "a copy within one allocation");
         let range = self.check_bounds(at, len)?;
         let from_range = from.check_bounds(from_at, len)?;
         if len == 0 {
@@ -300,15 +310,43 @@ impl Allocation {
             from.settle(&mut state, &from_range)?;
         }
         let mut state = self.lock();
+        self.replace(
+            &mut state,
+            range,
+            // SAFETY: both live, in bounds, different allocations, and the turn says that no launch uses the bytes.
+            || unsafe {
+                self.shared.device.copy_within(self.device_memory.id, at, from.device_memory.id, from_at, len)
+            },
+            DeviceOp::CopyWithin,
+            |_, _| {},
+        )
+    }
+
+    /// Replaces bytes on the device by `transfer`. If that fails no host write is lost; if not, `ended` may make the mirror's
+    /// bytes valid again.
+    fn replace(
+        &self,
+        state: &mut State,
+        range: Range<u64>,
+        transfer: impl FnOnce() -> Result<(), DeviceError>,
+        op: DeviceOp,
+        ended: impl FnOnce(&mut Mirror, Replaced),
+    ) -> Result<(), MemoryError> {
+        let mut replaced = Replaced::default();
         if let Some(view) = &mut state.view {
             view.close_window(self.site(""))?;
             if let Some(mirror) = view.mirror() {
-                mirror.device_writes(std::iter::once(range.clone()));
+                replaced = mirror.transfer_begins(&range);
             }
         }
-        // SAFETY: both live, in bounds, different allocations, and the turn says that no launch uses the bytes.
-        unsafe { self.shared.device.copy_within(self.device_memory.id, at, from.device_memory.id, from_at, len) }
-            .map_err(MemoryError::device(DeviceOp::CopyWithin))?;
+        let result = transfer();
+        if let Some(mirror) = state.view.as_mut().and_then(View::mirror) {
+            match &result {
+                Ok(()) => ended(mirror, replaced),
+                Err(_) => mirror.transfer_failed(replaced),
+            }
+        }
+        result.map_err(MemoryError::device(op))?;
         state.define(range);
         Ok(())
     }
@@ -435,7 +473,7 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        self.shared.forget(self.id);
+        self.shared.forget(self.id, self.device_memory.address);
         let state = std::mem::replace(
             self.state.get_mut().unwrap_or_else(PoisonError::into_inner),
             State { view: None, undefined: RangeSet::new(), poisoned: RangeMap::new() },

@@ -56,8 +56,8 @@ pub enum MemoryError {
         /// The run that failed.
         run: u64,
     },
-    /// The host cannot reserve memory for a mirror.
-    #[error("the host cannot reserve {bytes} bytes for a mirror: {message}")]
+    /// The host cannot reserve memory: for a mirror, for what an orchestrator writes, for what a caller asked for.
+    #[error("the host cannot reserve {bytes} bytes: {message}")]
     HostMemory {
         /// Bytes wanted.
         bytes: u64,

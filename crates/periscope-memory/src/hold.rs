@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
-use periscope_core::{Element, Region};
+use periscope_core::{Element, Footprint, Region};
 use periscope_hal::strided::for_each_row;
 use periscope_hal::{Strided, StridedMut};
 use rangemap::RangeSet;
@@ -215,12 +215,10 @@ impl Hold {
         result.map(|()| base)
     }
 
-    /// The gapless runs of a region, in bytes of the allocation.
-    fn runs(&self, region: &Region) -> Result<Vec<Range<u64>>, MemoryError> {
+    /// The bytes of a region, in the allocation.
+    fn footprint(&self, region: &Region) -> Result<Vec<Range<u64>>, MemoryError> {
         self.bounds(region.offset_bytes(), region.extent_bytes())?;
-        let mut runs = Vec::new();
-        for_each_run_bytes(region, |run| runs.push(run));
-        Ok(runs)
+        Ok(footprint_ranges(region))
     }
 
     /// Copies the elements of a region, packed in row-major order, to `to`.
@@ -232,16 +230,15 @@ impl Hold {
     /// If `to` has not exactly the region's packed length.
     pub fn read_region(&self, region: &Region, to: &mut [u8]) -> Result<(), MemoryError> {
         assert_eq!(to.len() as u64, region.packed_bytes());
-        let runs = self.runs(region)?;
-        let base = self.make_readable(runs.iter().cloned())?;
+        let base = self.make_readable(self.footprint(region)?.into_iter())?;
         self.reads.set(self.reads.get() + 1);
-        let mut rest = to;
-        for run in runs {
-            let (part, after) = rest.split_at_mut((run.end - run.start) as usize);
-            rest = after;
+        let mut done = 0;
+        for_each_run_bytes(region, |run| {
+            let part = &mut to[done..done + (run.end - run.start) as usize];
+            done += part.len();
             // SAFETY: in bounds and readable since above, and `to` is the caller's memory, not the view's.
             unsafe { base.add(run.start as usize).copy_to_nonoverlapping(part.as_mut_ptr(), part.len()) };
-        }
+        });
         Ok(())
     }
 
@@ -254,16 +251,15 @@ impl Hold {
     /// If `from` has not exactly the region's packed length.
     pub fn write_region(&mut self, region: &Region, from: &[u8]) -> Result<(), MemoryError> {
         assert_eq!(from.len() as u64, region.packed_bytes());
-        let runs = self.runs(region)?;
-        let base = self.make_writable(runs.iter().cloned())?;
+        let base = self.make_writable(self.footprint(region)?.into_iter())?;
         self.writes.set(self.writes.get() + 1);
-        let mut rest = from;
-        for run in runs {
-            let (part, after) = rest.split_at((run.end - run.start) as usize);
-            rest = after;
+        let mut done = 0;
+        for_each_run_bytes(region, |run| {
+            let part = &from[done..done + (run.end - run.start) as usize];
+            done += part.len();
             // SAFETY: in bounds and writable since above; `&mut self` says that no guard exists; `from` is not the view's memory.
             unsafe { base.add(run.start as usize).copy_from_nonoverlapping(part.as_ptr(), part.len()) };
-        }
+        });
         Ok(())
     }
 
@@ -275,7 +271,7 @@ impl Hold {
     /// # Panics
     /// If the region's element type is not `T`, or the region is not aligned for it (no region of an allocation is).
     pub fn view<T: Element>(&self, region: &Region) -> Result<Strided<'_, T>, MemoryError> {
-        let base = self.make_readable(self.runs(region)?.into_iter())?;
+        let base = self.make_readable(self.footprint(region)?.into_iter())?;
         self.reads.set(self.reads.get() + 1);
         Ok(strided(base, region))
     }
@@ -288,7 +284,7 @@ impl Hold {
     /// # Panics
     /// As [`Hold::view`]; also if two positions of the region are one element.
     pub fn view_mut<T: Element>(&mut self, region: &Region) -> Result<StridedMut<'_, T>, MemoryError> {
-        let runs = self.runs(region)?;
+        let runs = self.footprint(region)?;
         let with_values: Vec<_> = {
             let state = self.allocation.lock();
             let without = state.without_value();
@@ -313,10 +309,38 @@ impl Drop for Hold {
     }
 }
 
+/// The bytes of a region as few ranges, none twice: of a broadcast view its extent, however often it repeats it.
+pub(crate) fn footprint_ranges(region: &Region) -> Vec<Range<u64>> {
+    let (footprint, at) = Footprint::of_region(region);
+    let mut ranges = Vec::new();
+    footprint.for_each_run(at, |start, len| ranges.push(start..start + len));
+    ranges
+}
+
+/// Access to the elements of a region that has none: touches nothing.
+///
+/// # Panics
+/// If the region has elements, or their type is not `T`.
+#[must_use]
+pub fn empty_view<T: Element>(region: &Region) -> Strided<'static, T> {
+    assert!(region.layout.is_empty(), "a view that has elements");
+    strided(std::ptr::NonNull::<u64>::dangling().as_ptr().cast(), &Region { offset_elems: 0, ..*region })
+}
+
+/// As [`empty_view`], for writing.
+///
+/// # Panics
+/// As [`empty_view`].
+#[must_use]
+pub fn empty_view_mut<T: Element>(region: &Region) -> StridedMut<'static, T> {
+    assert!(region.layout.is_empty(), "a view that has elements");
+    strided_mut(std::ptr::NonNull::<u64>::dangling().as_ptr().cast(), &Region { offset_elems: 0, ..*region })
+}
+
 /// Calls `visit` with the gapless runs of a region, in row-major order, in bytes from the start of its allocation.
 pub(crate) fn for_each_run_bytes(region: &Region, mut visit: impl FnMut(Range<u64>)) {
     let size = region.dtype.size_bytes();
-    for_each_row(&region.layout, |offset, len| {
+    for_each_row(region.layout.as_ref(), |offset, len| {
         let start = (region.offset_elems + offset) * size;
         visit(start..start + len * size);
     });

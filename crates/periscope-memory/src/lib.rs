@@ -38,7 +38,7 @@ mod view;
 pub use allocation::{Allocation, AllocationId};
 pub use counts::{MemoryCounts, ViewReport};
 pub use error::MemoryError;
-pub use hold::Hold;
+pub use hold::{Hold, empty_view, empty_view_mut};
 pub use memory::{Init, Memory};
 pub use overlay::Overlay;
 pub use settings::MemorySettings;

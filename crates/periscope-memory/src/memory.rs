@@ -1,5 +1,6 @@
 //! The memory of one opened device: makes allocations, and finds live ones by identity.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -37,11 +38,14 @@ struct Slots {
     /// Generation and allocation of the newest allocation of each slot.
     entries: Vec<(u64, Weak<Allocation>)>,
     free: Vec<u32>,
+    /// Slots of live allocations by device address.
+    by_address: BTreeMap<u64, u32>,
 }
 
 impl Shared {
-    pub(crate) fn forget(&self, id: AllocationId) {
+    pub(crate) fn forget(&self, id: AllocationId, address: u64) {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.by_address.remove(&address);
         slots.entries[id.slot as usize].1 = Weak::new();
         slots.free.push(id.slot);
     }
@@ -154,6 +158,7 @@ impl Memory {
             } else {
                 slots.entries[slot as usize] = entry;
             }
+            slots.by_address.insert(device_memory.address, slot);
             allocation
         };
         let fill = match init {
@@ -184,5 +189,22 @@ impl Memory {
             Some((generation, _)) if *generation > id.generation => Err(MemoryError::Freed { id }),
             _ => Err(MemoryError::Unknown { id }),
         }
+    }
+
+    /// The live allocation that holds all of `len_bytes` bytes at a device address, and where in it they start. The
+    /// address is compared, never dereferenced.
+    #[must_use]
+    pub fn resolve_address(&self, address: u64, len_bytes: u64) -> Option<(Arc<Allocation>, u64)> {
+        let slots = self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let (&start, &slot) = slots.by_address.range(..=address).next_back()?;
+        let allocation = slots.entries[slot as usize].1.upgrade();
+        // The upgraded owner must not be dropped under the lock: it may be the last.
+        drop(slots);
+        let allocation = allocation?;
+        let offset = address - start;
+        let inside = offset
+            .checked_add(len_bytes)
+            .is_some_and(|end| end <= allocation.len_bytes() && offset < allocation.len_bytes());
+        inside.then_some((allocation, offset))
     }
 }

@@ -41,12 +41,19 @@ pub(crate) enum Filled {
     Again(u64),
 }
 
+/// What was known of the bytes that a transfer replaces.
+#[derive(Debug, Default)]
+pub(crate) struct Replaced {
+    valid: Vec<Range<u64>>,
+    dirty: Vec<Range<u64>>,
+}
+
 impl Mirror {
     pub(crate) fn new(len: u64, settings: &MemorySettings) -> Result<Mirror, MemoryError> {
         let chunk_bytes =
             if len <= settings.whole_fill_max_bytes { len.next_power_of_two() } else { settings.chunk_bytes };
-        // At least 8, so that no element lies in two chunks.
-        let chunk_shift = chunk_bytes.next_power_of_two().trailing_zeros().max(3);
+        // At least 8, so that no element lies in two chunks; at most what 64-bit arithmetic on chunk ends bears.
+        let chunk_shift = chunk_bytes.min(1 << 62).next_power_of_two().trailing_zeros().max(3);
         let chunks = (((len - 1) >> chunk_shift) + 1) as usize;
         Ok(Mirror {
             buffer: HostBuffer::reserve(len)?,
@@ -174,17 +181,26 @@ impl Mirror {
         }
     }
 
-    /// An upload replaces these bytes: they are stale until it has succeeded. Returns those that were valid.
-    pub(crate) fn upload_begins(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
-        let known: Vec<_> =
-            self.valid.overlapping(range).map(|known| known.start.max(range.start)..known.end.min(range.end)).collect();
+    /// A transfer replaces these bytes on the device: they are stale until it has ended.
+    pub(crate) fn transfer_begins(&mut self, range: &Range<u64>) -> Replaced {
+        let within = |set: &RangeSet<u64>| {
+            set.overlapping(range).map(|part| part.start.max(range.start)..part.end.min(range.end)).collect()
+        };
+        let replaced = Replaced { valid: within(&self.valid), dirty: within(&self.dirty) };
         self.device_writes(std::iter::once(range.clone()));
-        known
+        replaced
     }
 
-    /// The upload of `bytes` to `at` has succeeded: what was valid of them (`known`) is valid again, with the new bytes.
-    pub(crate) fn upload_ended(&mut self, at: u64, bytes: &[u8], known: Vec<Range<u64>>) {
-        for range in known {
+    /// The transfer has failed: the host's own writes, which are still in the buffer, are to be pushed as before.
+    pub(crate) fn transfer_failed(&mut self, replaced: Replaced) {
+        for range in replaced.dirty {
+            self.host_writes(range);
+        }
+    }
+
+    /// The upload of `bytes` to `at` has succeeded: what was valid of them is valid again, with the new bytes.
+    pub(crate) fn upload_ended(&mut self, at: u64, bytes: &[u8], replaced: Replaced) {
+        for range in replaced.valid {
             let from = &bytes[(range.start - at) as usize..(range.end - at) as usize];
             // SAFETY: within the buffer; the caller has the turn and no build holds the allocation, so no reader or guard exists.
             unsafe {
@@ -228,5 +244,206 @@ impl Mirror {
                 self.host_writes(range);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use periscope_hal::{Device, DeviceMemory, Platform};
+    use periscope_sim::{SimPlatform, SimSettings};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LEN: u64 = 100;
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Fill,
+        HostWrites(u8),
+        /// A launch: pushes, then writes. If it fails the push did not arrive.
+        Launch {
+            value: u8,
+            ok: bool,
+        },
+        /// A transfer to the device outside a run.
+        Upload {
+            value: u8,
+            ok: bool,
+        },
+        /// The host's writes within the range are handed over, as before a download.
+        Settle {
+            ok: bool,
+        },
+    }
+
+    fn op() -> impl Strategy<Value = (Op, Range<u64>)> {
+        let op = prop_oneof![
+            Just(Op::Fill),
+            any::<u8>().prop_map(Op::HostWrites),
+            any::<(u8, bool)>().prop_map(|(value, ok)| Op::Launch { value, ok }),
+            any::<(u8, bool)>().prop_map(|(value, ok)| Op::Upload { value, ok }),
+            any::<bool>().prop_map(|ok| Op::Settle { ok }),
+        ];
+        (op, 0..LEN, 1..30u64).prop_map(|(op, start, len)| (op, start..(start + len).min(LEN)))
+    }
+
+    struct World {
+        device: Arc<dyn Device>,
+        memory: DeviceMemory,
+        mirror: Mirror,
+        /// What whoever reads a byte must see, and whether only the host has it.
+        current: Vec<u8>,
+        dirty: Vec<bool>,
+    }
+
+    impl World {
+        fn new(chunk_bytes: u64) -> World {
+            let device =
+                SimPlatform::new(SimSettings::default()).open(&"sim:a5".parse().expect("a URI")).expect("a simulator");
+            let memory = device.alloc(LEN).expect("memory");
+            let current: Vec<u8> = (0..LEN as u8).collect();
+            // SAFETY: live, in bounds, nothing in flight.
+            unsafe { device.copy_in(memory.id, 0, &current) }.expect("a copy");
+            let settings = MemorySettings { chunk_bytes, whole_fill_max_bytes: 0, ..MemorySettings::default() };
+            let mirror = Mirror::new(LEN, &settings).expect("a mirror");
+            World { device, memory, mirror, current, dirty: vec![false; LEN as usize] }
+        }
+
+        fn on_device(&self) -> Vec<u8> {
+            let mut bytes = vec![0; LEN as usize];
+            // SAFETY: live, in bounds, nothing in flight.
+            unsafe { self.device.copy_out(self.memory.id, 0, &mut bytes) }.expect("a copy");
+            bytes
+        }
+
+        fn in_mirror(&self, at: u64) -> u8 {
+            // SAFETY: within the buffer, which nobody writes meanwhile.
+            unsafe { self.mirror.base().as_ptr().add(at as usize).read() }
+        }
+
+        fn set_on_device(&self, range: &Range<u64>, value: u8) {
+            // SAFETY: live, in bounds, nothing in flight.
+            unsafe { self.device.fill(self.memory.id, range.clone(), value) }.expect("a fill");
+        }
+
+        /// A push carries exactly the host's own bytes within `bounds`.
+        fn take_push(&mut self, bounds: Range<u64>) -> Option<Push> {
+            let push = self.mirror.take_push(self.memory.id, bounds.clone());
+            let expected: Vec<(u64, u8)> =
+                bounds.filter(|&at| self.dirty[at as usize]).map(|at| (at, self.current[at as usize])).collect();
+            let carried: Vec<(u64, u8)> = push
+                .iter()
+                .flat_map(|push| push.ranges.iter().flat_map(Clone::clone).zip(push.bytes.iter().copied()))
+                .collect();
+            assert_eq!(carried, expected);
+            push
+        }
+
+        fn push_ended(&mut self, push: Option<Push>, ok: bool) {
+            if let (Some(push), true) = (push, ok) {
+                // SAFETY: live, in bounds, nothing in flight.
+                unsafe { self.device.copy_in_ranges(push.memory, &push.ranges, &push.bytes) }.expect("a copy");
+                for at in push.ranges.into_iter().flatten() {
+                    self.dirty[at as usize] = false;
+                }
+            }
+            self.mirror.push_ended(ok);
+        }
+
+        fn apply(&mut self, op: &Op, range: &Range<u64>) {
+            let bytes = range.start as usize..range.end as usize;
+            match *op {
+                Op::Fill => {
+                    let device = Arc::clone(&self.device);
+                    let wanted = std::iter::once(range.clone()).collect();
+                    self.mirror.fill(&wanted, &RangeSet::new(), &*device, self.memory.id).expect("a fill");
+                    for at in range.clone() {
+                        assert_eq!(self.in_mirror(at), self.current[at as usize], "byte {at} after a fill");
+                    }
+                }
+                Op::HostWrites(value) => {
+                    self.mirror.host_writes(range.clone());
+                    // SAFETY: within the buffer, which nobody else uses.
+                    unsafe { self.mirror.base().as_ptr().add(bytes.start).write_bytes(value, bytes.len()) };
+                    self.current[bytes.clone()].fill(value);
+                    self.dirty[bytes].fill(true);
+                }
+                Op::Launch { value, ok } => {
+                    let push = self.take_push(0..LEN);
+                    self.mirror.device_writes(std::iter::once(range.clone()));
+                    self.push_ended(push, ok);
+                    if ok {
+                        self.set_on_device(range, value);
+                        self.current[bytes].fill(value);
+                    }
+                }
+                Op::Upload { value, ok } => {
+                    let replaced = self.mirror.transfer_begins(range);
+                    if ok {
+                        self.set_on_device(range, value);
+                        self.mirror.upload_ended(range.start, &vec![value; bytes.len()], replaced);
+                        self.current[bytes.clone()].fill(value);
+                        self.dirty[bytes].fill(false);
+                    } else {
+                        self.mirror.transfer_failed(replaced);
+                    }
+                }
+                Op::Settle { ok } => {
+                    let push = self.take_push(range.clone());
+                    self.push_ended(push, ok);
+                }
+            }
+        }
+
+        fn check(&self) {
+            let mirror = &self.mirror;
+            let on_device = self.on_device();
+            for at in 0..LEN {
+                let (valid, dirty) = (mirror.valid.contains(&at), mirror.dirty.contains(&at));
+                assert_eq!(dirty, self.dirty[at as usize], "byte {at} is dirty");
+                assert!(valid || !dirty, "byte {at} is dirty and not valid");
+                let current = self.current[at as usize];
+                assert!(!valid || self.in_mirror(at) == current, "byte {at} is valid and not current");
+                assert!(dirty || on_device[at as usize] == current, "byte {at} is not dirty, and only the host has it");
+                let chunk = at >> mirror.chunk_shift;
+                let whole = chunk << mirror.chunk_shift..((chunk + 1) << mirror.chunk_shift).min(LEN);
+                let bit = mirror.chunk_valid[(chunk / 64) as usize].load(Relaxed) >> (chunk % 64) & 1 == 1;
+                assert_eq!(bit, whole.into_iter().all(|at| mirror.valid.contains(&at)), "the bit of chunk {chunk}");
+            }
+            assert!(mirror.in_push.is_empty());
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn every_byte_is_where_the_books_say(chunk in 0u64..70, ops in prop::collection::vec(op(), 1..40)) {
+            let mut world = World::new(chunk);
+            for (op, range) in &ops {
+                world.apply(op, range);
+                world.check();
+            }
+        }
+    }
+
+    #[test]
+    fn a_fill_copies_what_is_stale_and_has_a_value() {
+        let mut world = World::new(16);
+        let device = Arc::clone(&world.device);
+        world.apply(&Op::HostWrites(7), &(4..6));
+        let without: RangeSet<u64> = std::iter::once(10..12).collect();
+        let wanted: RangeSet<u64> = std::iter::once(0..2).collect();
+        let filled = world.mirror.fill(&wanted, &without, &*device, world.memory.id).expect("a fill");
+        assert_eq!(filled, Filled::First(16 - 2 - 2));
+        let filled = world.mirror.fill(&wanted, &without, &*device, world.memory.id).expect("a fill");
+        assert_eq!(filled, Filled::Nothing);
+        world.mirror.device_writes(std::iter::once(1..3));
+        let filled = world.mirror.fill(&wanted, &without, &*device, world.memory.id).expect("a fill");
+        assert_eq!(filled, Filled::Again(2));
+        assert!(!world.mirror.valid.contains(&10));
     }
 }

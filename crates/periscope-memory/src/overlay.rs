@@ -13,7 +13,7 @@ use rangemap::RangeSet;
 
 use crate::buffer::HostBuffer;
 use crate::error::MemoryError;
-use crate::hold::{for_each_run_bytes, strided, strided_mut};
+use crate::hold::{footprint_ranges, for_each_run_bytes, strided, strided_mut};
 
 /// Host writes over `len_bytes` bytes.
 #[derive(Debug)]
@@ -146,13 +146,9 @@ impl Overlay {
     pub fn read_region(&self, base: Option<&[u8]>, region: &Region, to: &mut [u8]) -> Result<(), MemoryError> {
         assert_eq!(to.len() as u64, region.packed_bytes());
         self.bounds(region.offset_bytes(), region.extent_bytes())?;
-        let mut checked = Ok(());
-        for_each_run_bytes(region, |run| {
-            if checked.is_ok() {
-                checked = self.check_values(base, &run);
-            }
-        });
-        checked?;
+        for run in footprint_ranges(region) {
+            self.check_values(base, &run)?;
+        }
         let mut done = 0;
         for_each_run_bytes(region, |run| {
             let len = (run.end - run.start) as usize;
@@ -199,8 +195,7 @@ impl Overlay {
     ) -> Result<StridedMut<'_, T>, MemoryError> {
         self.bounds(region.offset_bytes(), region.extent_bytes())?;
         let buffer = self.base_ptr()?;
-        let mut runs = Vec::new();
-        for_each_run_bytes(region, |run| runs.push(run));
+        let runs = footprint_ranges(region);
         for run in runs {
             if let Some(base) = base {
                 self.copy_from_base(base, &run)?;
@@ -244,8 +239,7 @@ impl Overlay {
         {
             return Ok(strided(base.as_ptr().cast_mut(), region));
         }
-        let mut runs = Vec::new();
-        for_each_run_bytes(region, |run| runs.push(run));
+        let runs = footprint_ranges(region);
         for run in &runs {
             self.check_values(base, run)?;
         }
@@ -268,5 +262,106 @@ impl Overlay {
         let bytes = ranges.iter().flat_map(|range| self.bytes(range)).copied().collect();
         let ranges = ranges.into_iter().map(|range| range.start + shift..range.end + shift).collect();
         Some(Push { memory, ranges, bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use periscope_core::{DType, Layout};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LEN: u64 = 24;
+
+    fn region(offset: u64, len: u64) -> Region {
+        Region { dtype: DType::U8, layout: Layout::contiguous(&[len]).expect("small"), offset_elems: offset }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        Store(u8),
+        WriteRegion(u8),
+        ViewMut(u8),
+        /// Composes bytes of the base, so that later reads find them present.
+        View,
+    }
+
+    fn op() -> impl Strategy<Value = (Op, u64, u64)> {
+        let op = prop_oneof![
+            any::<u8>().prop_map(Op::Store),
+            any::<u8>().prop_map(Op::WriteRegion),
+            any::<u8>().prop_map(Op::ViewMut),
+            Just(Op::View),
+        ];
+        (op, 0..LEN, 0..9u64).prop_map(|(op, at, len)| (op, at, len.min(LEN - at)))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn reads_see_what_was_written_over_the_base(with_base: bool, ops in prop::collection::vec(op(), 0..20)) {
+            let base: Vec<u8> = (100..100 + LEN as u8).collect();
+            let mut model: Vec<Option<u8>> = base.iter().map(|&byte| with_base.then_some(byte)).collect();
+            let mut written = [false; LEN as usize];
+            let mut overlay = Overlay::new(LEN);
+            let under = with_base.then_some(base.as_slice());
+            for (op, at, len) in ops {
+                let range = at as usize..(at + len) as usize;
+                let mut note = |range: Range<usize>, value: u8| {
+                    model[range.clone()].fill(Some(value));
+                    written[range].fill(true);
+                };
+                match op {
+                    Op::Store(value) => {
+                        overlay.store(at, value).unwrap();
+                        note(at as usize..at as usize + 1, value);
+                    }
+                    Op::WriteRegion(value) => {
+                        overlay.write_region(&region(at, len), &vec![value; len as usize]).unwrap();
+                        note(range, value);
+                    }
+                    Op::ViewMut(value) => {
+                        overlay.view_mut::<u8>(under, &region(at, len)).unwrap().fill(value);
+                        note(range, value);
+                    }
+                    Op::View => {
+                        let _ = overlay.view::<u8>(under, &region(at, len));
+                    }
+                }
+                for at in 0..LEN {
+                    prop_assert_eq!(overlay.load::<u8>(under, at).ok(), model[at as usize]);
+                    prop_assert_eq!(overlay.written().contains(&at), written[at as usize]);
+                }
+                let all: Option<Vec<u8>> = model.iter().copied().collect();
+                let mut to = vec![0x55; LEN as usize];
+                let read = overlay.read_region(under, &region(0, LEN), &mut to);
+                prop_assert_eq!(read.is_ok(), all.is_some());
+                prop_assert_eq!(to, all.clone().unwrap_or(vec![0x55; LEN as usize]));
+                prop_assert_eq!(overlay.view::<u8>(under, &region(0, LEN)).ok().map(|view| view.to_vec()), all);
+                let push = overlay.push(MemoryId(1), 1000);
+                let carried: Vec<(u64, u8)> =
+                    push.iter().flat_map(|push| push.ranges.iter().flat_map(Clone::clone).zip(push.bytes.clone())).collect();
+                let expected: Vec<(u64, u8)> = (0..LEN)
+                    .filter(|&at| written[at as usize])
+                    .map(|at| (1000 + at, model[at as usize].unwrap()))
+                    .collect();
+                prop_assert_eq!(carried, expected);
+            }
+            prop_assert_eq!(base, (100..100 + LEN as u8).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn what_lies_outside_is_refused() {
+        let mut overlay = Overlay::new(8);
+        assert!(matches!(overlay.load::<u32>(None, 6), Err(MemoryError::OutOfBounds { .. })));
+        assert!(matches!(overlay.load::<u32>(Some(&[0; 8]), u64::MAX), Err(MemoryError::OutOfBounds { .. })));
+        assert!(matches!(overlay.store(5, 1u32), Err(MemoryError::OutOfBounds { .. })));
+        assert!(matches!(overlay.write_region(&region(4, 5), &[0; 5]), Err(MemoryError::OutOfBounds { .. })));
+        assert!(matches!(overlay.view_mut::<u8>(None, &region(9, 1)), Err(MemoryError::OutOfBounds { .. })));
+        assert!(overlay.written().is_empty());
+        assert_eq!(overlay.push(MemoryId(0), 0), None);
     }
 }

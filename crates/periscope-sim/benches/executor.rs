@@ -131,5 +131,13 @@ fn main() {
         polled.sort_by(f64::total_cmp);
         println!("{:<44} {threads:>7} {:>12.1} {:>12.1}", "one task, launch and poll, ns", polled[0], polled[100]);
     }
+    // What two threads can do here and now: the same arithmetic without any runtime.
+    let (min, median) = measure(20, || {
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..2_048).for_each(|_| arithmetic()));
+            (0..2_048).for_each(|_| arithmetic());
+        });
+    });
+    println!("{:<44} {:>7} {:>12.1} {:>12.1}", "the same, plain threads, ns/task", 2, min / 4_096.0, median / 4_096.0);
     println!("two threads on 5 us tasks: {:.2} times as fast", coarse[0] / coarse[1]);
 }

@@ -266,7 +266,6 @@ impl Shared {
             execute_shared(self, &work, &mut seat)
         };
         debug_assert!(left == Left::Idle || work.is_over());
-        let over = work.is_over();
         let mut queue = self.queue();
         drop(work);
         queue.seats.push(seat);
@@ -274,7 +273,7 @@ impl Shared {
         let last = queue.members == 0;
         // A member that left idle while the last task was running may be the last to come here.
         let ended = match queue.entries.front_mut() {
-            Some(front) if last && (over || front.work.as_deref().is_some_and(Work::is_over)) => {
+            Some(front) if last && front.work.as_deref().is_some_and(Work::is_over) => {
                 front.phase = Phase::Ending;
                 front.work.take().map(|work| (work, Arc::clone(&front.run)))
             }
@@ -501,7 +500,9 @@ impl Shared {
 
     /// Has the launch at the front begun now if nobody has: `run`, which has not ended, is in the queue.
     fn nudge(&self, run: &Run) {
-        if run.ended.get().is_none() && self.front.load(Ordering::Relaxed) == FRONT_WAITS {
+        // Without the lock where that is enough: whoever is about to begin the launch needs it, and polls come in thousands.
+        let waits = run.ended.get().is_none() && self.front.load(Ordering::Relaxed) == FRONT_WAITS;
+        if waits && self.signal.heads().looking() == 0 {
             let beginner = self.queue().ensure_beginner(&self.signal, true);
             self.wake(beginner, Wake::Work);
         }

@@ -237,6 +237,17 @@ impl Memory {
         pins: &mut Vec<Pin>,
     ) -> Result<(), DeviceError> {
         let op = DeviceOp::Launch;
+        for (position, write) in image.writes().iter().enumerate() {
+            let inside = |start: u64, len: u64| start.checked_add(write.len_bytes).is_some_and(|end| end <= len);
+            let memory_bytes = image.memories().get(write.memory as usize).map_or(0, |memory| memory.len_bytes);
+            if !inside(write.offset_bytes, memory_bytes) || !inside(write.payload_offset, image.payload().len() as u64)
+            {
+                return Err(contract(
+                    op,
+                    format!("write {position} of the image reaches outside its memory or the payload"),
+                ));
+            }
+        }
         let written = (self.profile == Profile::Windowed).then(|| {
             let mut written = vec![false; image.memories().len()];
             for access in image.accesses() {

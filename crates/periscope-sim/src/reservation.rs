@@ -142,7 +142,7 @@ impl HostMapping {
             Some(WindowMode::Write) => MprotectFlags::READ | MprotectFlags::WRITE,
         };
         // SAFETY: the pages are this mapping's own; that nothing relies on their protection is the caller's promise.
-        Ok(unsafe { mprotect(self.pages.as_ptr().cast::<c_void>(), self.len, flags)? })
+        unsafe { mprotect(self.pages.as_ptr().cast::<c_void>(), self.len, flags) }.map_err(io::Error::from)
     }
 }
 

@@ -35,7 +35,7 @@ const TYPES: [(DType, &str, &str); 13] = [
     (DType::Bool, "control_bool", "copy_bool"),
 ];
 
-/// See the [module documentation](self).
+/// Control tensors of every element type, read and written by the orchestrator; compared bit for bit.
 #[derive(Clone, Copy, Debug)]
 pub struct ScalarData;
 
@@ -79,8 +79,11 @@ fn touch<T: Element>(ctx: &mut Context<'_>, tensor: &Tensor) -> Result<[u64; 3],
     Ok([first.to_bits64(), interior.to_bits64(), last.to_bits64()])
 }
 
+/// Reads and writes one tensor, and returns what was read.
+type Touch = fn(&mut Context<'_>, &Tensor) -> Result<[u64; 3], Error>;
+
 fn orchestrate(ctx: &mut Context<'_>, args: &[Tensor]) -> Result<(), Error> {
-    let touches: [fn(&mut Context<'_>, &Tensor) -> Result<[u64; 3], Error>; TYPES.len()] = [
+    let touches: [Touch; TYPES.len()] = [
         touch::<f64>,
         touch::<f32>,
         touch::<f16>,

@@ -13,7 +13,7 @@ const INCREMENT: KernelId = KernelId(0);
 const TOGETHER: KernelId = KernelId(1);
 const ELEMS: u64 = 64;
 
-/// See the [module documentation](self).
+/// Invalid submissions and accesses, each refused with its own error.
 #[derive(Clone, Copy, Debug)]
 pub struct Validation;
 

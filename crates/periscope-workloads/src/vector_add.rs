@@ -13,7 +13,7 @@ const ADD_SCALAR: KernelId = KernelId(1);
 const MUL: KernelId = KernelId(2);
 const ELEMS: u64 = 16_384;
 
-/// See the [module documentation](self).
+/// f = (a + b + 1)(a + b + 2), as four tasks.
 #[derive(Clone, Copy, Debug)]
 pub struct VectorAdd;
 

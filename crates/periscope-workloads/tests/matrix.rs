@@ -32,10 +32,16 @@ fn everywhere(workload: &dyn Workload, case: &str) {
             let what = format!("{} {case} on {uri}, {residency}", workload.name());
             let device = Device::open(&uri.to_string()).unwrap();
             let mut session = Session::open(&device, prepared, residency).unwrap();
-            for _ in 0..2 {
+            for run in 0..2 {
+                let before = device.counts();
                 session.run().unwrap_or_else(|error| panic!("{what}: {error}"));
                 let check = session.check().unwrap();
                 assert!(check.pass, "{what}: {check:?}");
+                if run > 0 {
+                    let during = device.counts() - before;
+                    assert_eq!((during.allocations, during.frees), (0, 0), "{what}: a warm run allocates nothing");
+                    assert_eq!((during.established, during.maps), (0, 0), "{what}");
+                }
             }
             let outputs = outputs(&session, prepared);
             match &first {

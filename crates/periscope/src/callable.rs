@@ -100,6 +100,9 @@ impl CallableBuilder {
     }
 
     /// Registers a kernel under the next id: the first is `KernelId(0)`.
+    ///
+    /// # Panics
+    /// If another id comes next.
     #[must_use]
     pub fn kernel(mut self, id: KernelId, kernel: Kernel) -> Self {
         assert_eq!(usize::from(id.0), self.kernels.len(), "kernels are registered under consecutive ids, from 0");

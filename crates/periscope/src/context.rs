@@ -24,7 +24,9 @@ use periscope_core::{
     Region, TaskDesc, TaskId,
 };
 use periscope_hal::{Geometry, Strided, StridedMut};
-use periscope_memory::{Allocation, AllocationId, Hold, Memory, MemoryError, Overlay, Turn};
+use periscope_memory::{
+    Allocation, AllocationId, Hold, Memory, MemoryError, Overlay, Turn, empty_view, empty_view_mut,
+};
 
 use crate::arena::GraphArena;
 use crate::arg::StagedBytes;
@@ -247,7 +249,7 @@ impl<'run> Context<'run> {
     pub(crate) fn object_of(&self, tensor: &Tensor) -> Result<u32, Error> {
         match tensor.home {
             Home::Build { build, object } if build == self.number => Ok(object),
-            Home::Build { .. } => Err(ErrorKind::OtherBuild.into()),
+            Home::Build { .. } => Err(self.fail(ErrorKind::OtherBuild.into())),
             Home::Allocation(id) => {
                 if id.device == self.memory.number()
                     && let Some(&(generation, object)) = self.build.borrow().slots.get(id.slot as usize)
@@ -269,8 +271,9 @@ impl<'run> Context<'run> {
         Ok(self.add_resident(&name, allocation, EntryWrites::Allowed).0)
     }
 
-    /// The position of the object's host side, established now if this is its first touch.
-    fn host_of(&self, object: u32) -> Result<usize, MemoryError> {
+    /// The position of the object's host side, established now if this is its first touch and the bytes to be `read` have
+    /// values.
+    fn host_of(&self, object: u32, read: impl FnOnce() -> (Footprint, u64)) -> Result<usize, MemoryError> {
         let (allocation, name) = {
             let build = self.build.borrow();
             match build.objects[object as usize] {
@@ -289,7 +292,11 @@ impl<'run> Context<'run> {
             }
         };
         let host = match allocation {
-            Some(allocation) => Host::Resident(Hold::new(allocation, self.turn, &name, self.record_writes)?),
+            Some(allocation) => {
+                let (bytes, at) = read();
+                allocation.check_values(&bytes, at)?;
+                Host::Resident(Hold::new(allocation, self.turn, &name, self.record_writes)?)
+            }
             None => Host::Graph { overlay: Overlay::new(self.build.borrow().graph.object_len_bytes(ObjectId(object))) },
         };
         let position = self.hosts.len();
@@ -304,7 +311,7 @@ impl<'run> Context<'run> {
 
     // ---- the checks of the access contract ----
 
-    fn check_dtype<T: Element>(&self, object: u32, region: &Region) -> Result<(), Error> {
+    pub(crate) fn check_dtype<T: Element>(&self, object: u32, region: &Region) -> Result<(), Error> {
         if region.dtype == T::DTYPE {
             return Ok(());
         }
@@ -385,10 +392,7 @@ impl<'run> Context<'run> {
     /// Remembers the first refusal, for a latching orchestration.
     #[cold]
     pub(crate) fn fail(&self, error: Error) -> Error {
-        if self.latching {
-            return self.latched.borrow_mut().get_or_insert(error).clone();
-        }
-        error
+        latch(self.latching, &self.latched, error)
     }
 
     #[inline]
@@ -427,8 +431,9 @@ impl<'run> Context<'run> {
     fn read_at<T: Element>(&self, tensor: &Tensor, object: u32, index: &[u64]) -> Result<T, Error> {
         let at = tensor.region.byte_of(index).map_err(|error| self.index_error(error, object))?;
         let place = || Place::Index(index.to_vec());
-        self.check_read(object, || (Footprint::interval(tensor.region.dtype.size_bytes()), at), place)?;
-        let result = self.host_of(object).and_then(|host| match &self.hosts[host] {
+        let bytes = || (Footprint::interval(tensor.region.dtype.size_bytes()), at);
+        self.check_read(object, bytes, place)?;
+        let result = self.host_of(object, bytes).and_then(|host| match &self.hosts[host] {
             Host::Resident(hold) => hold.load::<T>(at),
             Host::Staged { base, overlay } => overlay.load::<T>(Some(base.as_slice()), at),
             Host::Graph { overlay } => overlay.load::<T>(None, at),
@@ -468,9 +473,10 @@ impl<'run> Context<'run> {
             return Ok(());
         }
         let place = || Place::Whole(tensor.shape().to_vec());
-        self.check_read(object, || Footprint::of_region(&tensor.region), place)?;
+        let bytes = || Footprint::of_region(&tensor.region);
+        self.check_read(object, bytes, place)?;
         let to = bytemuck::cast_slice_mut(to);
-        let result = self.host_of(object).and_then(|host| match &self.hosts[host] {
+        let result = self.host_of(object, bytes).and_then(|host| match &self.hosts[host] {
             Host::Resident(hold) => hold.read_region(&tensor.region, to),
             Host::Staged { base, overlay } => overlay.read_region(Some(base.as_slice()), &tensor.region, to),
             Host::Graph { overlay } => overlay.read_region(None, &tensor.region, to),
@@ -488,8 +494,12 @@ impl<'run> Context<'run> {
         let object = self.object_of(tensor)?;
         self.check_dtype::<T>(object, &tensor.region)?;
         let place = || Place::Whole(tensor.shape().to_vec());
-        self.check_read(object, || Footprint::of_region(&tensor.region), place)?;
-        let result = self.host_of(object).and_then(|host| match &self.hosts[host] {
+        let bytes = || Footprint::of_region(&tensor.region);
+        self.check_read(object, bytes, place)?;
+        if tensor.region.layout.is_empty() {
+            return Ok(empty_view(&tensor.region));
+        }
+        let result = self.host_of(object, bytes).and_then(|host| match &self.hosts[host] {
             Host::Resident(hold) => hold.view::<T>(&tensor.region),
             Host::Staged { base, overlay } => overlay.view::<T>(Some(base.as_slice()), &tensor.region),
             Host::Graph { overlay } => overlay.view::<T>(None, &tensor.region),
@@ -521,7 +531,7 @@ impl<'run> Context<'run> {
         let at = tensor.region.byte_of(index).map_err(|error| self.index_error(error, object))?;
         let place = || Place::Index(index.to_vec());
         self.check_write(object, || (Footprint::interval(tensor.region.dtype.size_bytes()), at), place)?;
-        let host = self.host_of(object);
+        let host = self.host_of(object, nothing);
         let result = host.and_then(|host| match &mut *self.hosts.as_mut()[host] {
             Host::Resident(hold) => hold.store(at, value),
             Host::Staged { overlay, .. } | Host::Graph { overlay } => overlay.store(at, value),
@@ -564,7 +574,7 @@ impl<'run> Context<'run> {
         let place = || Place::Whole(tensor.shape().to_vec());
         self.check_write(object, || Footprint::of_region(&tensor.region), place)?;
         let from = bytemuck::cast_slice(from);
-        let host = self.host_of(object);
+        let host = self.host_of(object, nothing);
         let result = host.and_then(|host| match &mut *self.hosts.as_mut()[host] {
             Host::Resident(hold) => hold.write_region(&tensor.region, from),
             Host::Staged { overlay, .. } | Host::Graph { overlay } => overlay.write_region(&tensor.region, from),
@@ -585,14 +595,20 @@ impl<'run> Context<'run> {
         self.check_distinct(object, tensor)?;
         let place = || Place::Whole(tensor.shape().to_vec());
         self.check_write(object, || Footprint::of_region(&tensor.region), place)?;
-        let host = self.host_of(object).map_err(|error| self.memory_error(error, object, place()))?;
-        let name = self.build.borrow().name_of(object);
+        if tensor.region.layout.is_empty() {
+            return Ok(empty_view_mut(&tensor.region));
+        }
+        let host = self.host_of(object, nothing).map_err(|error| self.memory_error(error, object, place()))?;
+        let (latching, latched, build) = (self.latching, &self.latched, &self.build);
         let result = match &mut *self.hosts.as_mut()[host] {
             Host::Resident(hold) => hold.view_mut::<T>(&tensor.region),
             Host::Staged { base, overlay } => overlay.view_mut::<T>(Some(base.as_slice()), &tensor.region),
             Host::Graph { overlay } => overlay.view_mut::<T>(None, &tensor.region),
         };
-        result.map_err(|error| Error::memory(error, &name, place))
+        result.map_err(|error| {
+            let name = build.borrow().name_of(object);
+            latch(latching, latched, Error::memory(error, &name, place))
+        })
     }
 
     fn check_distinct(&self, object: u32, tensor: &Tensor) -> Result<(), Error> {
@@ -765,7 +781,7 @@ impl<'run> Context<'run> {
             None => None,
         };
         let tensor = object.map(|object| build.name_of(object.0));
-        let task = build.graph.task_count() as u64;
+        let task = build.graph.total_task_count() as u64;
         self.fail(ErrorKind::Submit { task, tensor, source }.into())
     }
 
@@ -783,8 +799,10 @@ impl<'run> Context<'run> {
     pub fn scope<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R, Error>) -> Result<R, Error> {
         self.scope_begin()?;
         let result = body(self);
-        self.scope_end()?;
-        result
+        let ended = self.scope_end();
+        // What went wrong in the body came first.
+        let result = result?;
+        ended.map(|()| result)
     }
 
     /// Runs `body` in a scope without inferred edges between its tasks: their explicit edges must cover all hazards,
@@ -795,8 +813,10 @@ impl<'run> Context<'run> {
     pub fn manual_scope<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R, Error>) -> Result<R, Error> {
         self.manual_scope_begin()?;
         let result = body(self);
-        self.scope_end()?;
-        result
+        let ended = self.scope_end();
+        // What went wrong in the body came first.
+        let result = result?;
+        ended.map(|()| result)
     }
 
     /// Begins a scope, for callers that cannot pass a closure.
@@ -870,6 +890,17 @@ impl<'run> Context<'run> {
     pub fn task_count(&self) -> u64 {
         self.build.borrow().graph.task_count() as u64
     }
+}
+
+/// The bytes that a write needs a value of.
+fn nothing() -> (Footprint, u64) {
+    (Footprint::interval(0), 0)
+}
+
+/// Remembers the first refusal if `latching`, and returns what the caller is to see.
+#[cold]
+fn latch(latching: bool, latched: &RefCell<Option<Error>>, error: Error) -> Error {
+    if latching { latched.borrow_mut().get_or_insert(error).clone() } else { error }
 }
 
 impl std::fmt::Debug for Context<'_> {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use periscope_core::image::Image;
 use periscope_core::{DType, Element, PodElement, Region};
 use periscope_hal::{DeviceInfo, DeviceUri, ModuleId, OpenError, Platform};
-use periscope_memory::{Init, Memory, MemoryCounts, MemorySettings};
+use periscope_memory::{AllocationId, Init, Memory, MemoryCounts, MemorySettings};
 use periscope_sim::{SimPlatform, SimSettings};
 
 use crate::arg::Arg;
@@ -17,7 +17,7 @@ use crate::callable::Callable;
 use crate::error::{Error, ErrorKind, Place};
 use crate::host_build_graph::{Run, Workshop};
 use crate::report::Report;
-use crate::tensor::{HostTensor, Resident};
+use crate::tensor::{HostTensor, Resident, zeroed_elements};
 
 /// How a device is opened.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +31,7 @@ pub struct DeviceOptions {
 /// The platforms that this build knows, ready to open devices with these options.
 #[must_use]
 pub fn platforms(options: &DeviceOptions) -> Vec<Box<dyn Platform>> {
-    vec![Box::new(SimPlatform::new(options.sim.clone()))]
+    vec![Box::new(SimPlatform::new(options.sim))]
 }
 
 /// The devices that can be opened, with a line on each.
@@ -189,11 +189,116 @@ impl Device {
     }
 
     fn write_bytes(&self, to: &Resident, bytes: &[u8]) -> Result<(), Error> {
-        if !to.layout().elements_are_distinct() {
-            let layout = format!("{:?}", to.layout());
-            return Err(ErrorKind::RepeatsElements { tensor: to.allocation.id().to_string(), layout }.into());
-        }
+        check_distinct(to)?;
         self.each_run(to, |turn, run, packed| to.allocation.upload(turn, run.start, &bytes[packed]))
+    }
+
+    /// A resident tensor with every element `value`.
+    ///
+    /// # Errors
+    /// As [`Device::upload`].
+    pub fn alloc_full<T: Element>(&self, shape: impl AsRef<[u64]>, value: T) -> Result<Resident, Error> {
+        let resident = self.alloc_uninit::<T>(shape)?;
+        self.fill(&resident, value)?;
+        Ok(resident)
+    }
+
+    /// Sets every element of a resident tensor or view to `value`. Waits for its turn on the device.
+    ///
+    /// # Errors
+    /// As [`Device::write`].
+    pub fn fill<T: Element>(&self, to: &Resident, value: T) -> Result<(), Error> {
+        check_access(to, T::DTYPE, to.num_elems())?;
+        check_distinct(to)?;
+        let stored = value.to_stored();
+        let element = bytemuck::bytes_of(&stored);
+        if element.iter().all(|&byte| byte == element[0]) {
+            return self.each_run(to, |turn, run, _| to.allocation.fill(turn, run, element[0]));
+        }
+        // Devices fill with bytes; other values are sent in pieces of bounded size.
+        let piece = element.repeat((1 << 20) / element.len());
+        self.each_run(to, |turn, run, _| {
+            let mut at = run.start;
+            while at < run.end {
+                let len = (run.end - at).min(piece.len() as u64);
+                to.allocation.upload(turn, at, &piece[..len as usize])?;
+                at += len;
+            }
+            Ok(())
+        })
+    }
+
+    /// Copies all elements of `from` to `to`, on the device, in row-major order: same element type and shape, other memory.
+    /// Waits for its turn on the device.
+    ///
+    /// # Errors
+    /// Another element type or shape; both in one allocation; bytes without a value; another device's tensor; called from an
+    /// orchestration of this device; the transfer failed.
+    pub fn copy(&self, from: &Resident, to: &Resident) -> Result<(), Error> {
+        check_access(to, from.dtype(), from.num_elems())?;
+        check_distinct(to)?;
+        let name = || to.allocation.id().to_string();
+        if from.shape() != to.shape() {
+            return Err(ErrorKind::CopyMismatch {
+                tensor: name(),
+                problem: format!("shape {:?} to {:?}", from.shape(), to.shape()),
+            }
+            .into());
+        }
+        if from.allocation.id().device != self.inner.memory.number() {
+            return Err(ErrorKind::Foreign { tensor: from.allocation.id().to_string() }.into());
+        }
+        if from.allocation.id() == to.allocation.id() {
+            return Err(ErrorKind::CopyMismatch {
+                tensor: name(),
+                problem: "source and destination are one allocation".into(),
+            }
+            .into());
+        }
+        // The runs of both, cut where either ends.
+        let mut sources = Vec::new();
+        let size = from.dtype().size_bytes();
+        periscope_hal::strided::for_each_row(from.layout().as_ref(), |offset, len| {
+            sources.push(((from.region().offset_elems + offset) * size, len * size));
+        });
+        let mut sources = sources.into_iter();
+        let mut source = (0, 0);
+        // What has no value is the source's to be blamed for.
+        self.each_run_named(to, from, |turn, run, _| {
+            let mut at = run.start;
+            while at < run.end {
+                if source.1 == 0 {
+                    source = sources.next().expect("as many elements on both sides");
+                }
+                let len = source.1.min(run.end - at);
+                to.allocation.copy_from(turn, at, &from.allocation, source.0, len)?;
+                source = (source.0 + len, source.1 - len);
+                at += len;
+            }
+            Ok(())
+        })
+    }
+
+    /// Establishes the host view of a tensor's allocation now rather than at the first touch. Moves no tensor byte; never
+    /// needed for correctness.
+    ///
+    /// # Errors
+    /// Another device's tensor; called from an orchestration of this device; the host has no room for a mirror.
+    pub fn prefetch(&self, tensor: &Resident) -> Result<(), Error> {
+        let name = tensor.allocation.id().to_string();
+        if tensor.allocation.id().device != self.inner.memory.number() {
+            return Err(ErrorKind::Foreign { tensor: name }.into());
+        }
+        let turn = self.inner.memory.take_turn()?;
+        Ok(tensor.allocation.prefetch(&turn).map_err(ErrorKind::from)?)
+    }
+
+    /// The live allocation that holds all of `len_bytes` bytes at a device address, and where in it they start. The address
+    /// is compared, never dereferenced.
+    #[must_use]
+    pub fn resolve_address(&self, address: u64, len_bytes: u64) -> Option<(AllocationId, u64)> {
+        let (allocation, offset) = self.inner.memory.resolve_address(address, len_bytes)?;
+        Some((allocation.id(), offset))
     }
 
     /// All elements of a resident tensor or view, in row-major order. Waits for its turn on the device.
@@ -202,8 +307,8 @@ impl Device {
     /// Another element type; bytes without a value, or poisoned; another device's tensor; called from an orchestration of this
     /// device; the transfer failed.
     pub fn read<T: PodElement>(&self, from: &Resident) -> Result<Vec<T>, Error> {
-        let mut elements = vec![T::zeroed(); from.num_elems() as usize];
-        check_access(from, T::DTYPE, elements.len() as u64)?;
+        check_access(from, T::DTYPE, from.num_elems())?;
+        let mut elements = zeroed_elements::<T>(from.num_elems())?;
         let bytes = bytemuck::cast_slice_mut(&mut elements);
         self.each_run(from, |turn, run, packed| from.allocation.download(turn, run.start, &mut bytes[packed]))?;
         Ok(elements)
@@ -213,15 +318,24 @@ impl Device {
     fn each_run(
         &self,
         tensor: &Resident,
+        transfer: impl FnMut(&periscope_memory::Turn, Range<u64>, Range<usize>) -> Result<(), periscope_memory::MemoryError>,
+    ) -> Result<(), Error> {
+        self.each_run_named(tensor, tensor, transfer)
+    }
+
+    /// As [`Device::each_run`]; errors of the transfer are about `named`.
+    fn each_run_named(
+        &self,
+        tensor: &Resident,
+        named: &Resident,
         mut transfer: impl FnMut(
             &periscope_memory::Turn,
             Range<u64>,
             Range<usize>,
         ) -> Result<(), periscope_memory::MemoryError>,
     ) -> Result<(), Error> {
-        let name = tensor.allocation.id().to_string();
         if tensor.allocation.id().device != self.inner.memory.number() {
-            return Err(ErrorKind::Foreign { tensor: name }.into());
+            return Err(ErrorKind::Foreign { tensor: tensor.allocation.id().to_string() }.into());
         }
         let turn = self.inner.memory.take_turn()?;
         let (size, mut packed, mut result) = (tensor.dtype().size_bytes(), 0, Ok(()));
@@ -233,7 +347,8 @@ impl Device {
             }
             packed += bytes;
         });
-        result.map_err(|error| Error::memory(error, &name, || Place::Whole(tensor.shape().to_vec())))
+        let name = named.allocation.id().to_string();
+        result.map_err(|error| Error::memory(error, &name, || Place::Whole(named.shape().to_vec())))
     }
 
     // ---- runs ----
@@ -297,6 +412,14 @@ impl Device {
         modules.insert(callable.inner.id, module);
         Ok(module)
     }
+}
+
+fn check_distinct(tensor: &Resident) -> Result<(), Error> {
+    if tensor.layout().elements_are_distinct() {
+        return Ok(());
+    }
+    let layout = format!("{:?}", tensor.layout());
+    Err(ErrorKind::RepeatsElements { tensor: tensor.allocation.id().to_string(), layout }.into())
 }
 
 fn check_access(tensor: &Resident, dtype: DType, elems: u64) -> Result<(), Error> {

@@ -170,6 +170,14 @@ pub enum ErrorKind {
         /// Shape and strides.
         layout: String,
     },
+    /// Two tensors between which nothing can be copied.
+    #[error("copying to tensor `{tensor}`: {problem}")]
+    CopyMismatch {
+        /// The destination.
+        tensor: String,
+        /// What does not fit.
+        problem: String,
+    },
     /// A task was refused.
     #[error("submitting task {task}: {source}{}", tensor.as_ref().map(|tensor| format!(" (tensor `{tensor}`)")).unwrap_or_default())]
     Submit {
@@ -268,6 +276,7 @@ impl Error {
             ErrorKind::ArgumentCount { .. } => 105,
             ErrorKind::Argument { .. } => 106,
             ErrorKind::RepeatsElements { .. } => 107,
+            ErrorKind::CopyMismatch { .. } => 108,
             ErrorKind::HasWriter { .. } => 201,
             ErrorKind::HasReader { .. } => 202,
             // 203 is for bytes of a run in flight.

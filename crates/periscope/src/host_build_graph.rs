@@ -5,10 +5,11 @@
 //! back and settles what is known of resident bytes. The device's turn is held from bind to collect.
 //!
 //! What holds on every way out: host writes that were handed to a launch are dirty again if it did not take them; a
-//! resident tensor that a failed launch may have written is poisoned; a staged argument changes only if the run
-//! succeeded. What is kept for the next run (the [`Workshop`]) may be lost on a failure: the next run makes it anew.
+//! resident tensor that a failed launch may have written is poisoned; a staged argument changes only if all tasks
+//! succeeded (if copying it back then fails, it holds any mixture). What is kept for the next run (the [`Workshop`]) may be lost on a failure: the next run makes it anew.
 #![expect(unsafe_code, reason = "a launch rests on what a run knows of its image and its memory")]
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -70,6 +71,8 @@ struct StagedSide<'a> {
 struct Account {
     report: Report,
     start: Instant,
+    /// When the orchestration had returned.
+    launching: Instant,
     before: MemoryCounts,
 }
 
@@ -78,7 +81,7 @@ impl<'r> Run<'r> {
     pub(crate) fn execute(mut self, args: &mut [Arg<'_>], scalars: &[u64]) -> Result<Report, Error> {
         let mut account = self.open_account();
         let mut built = self.build(args, scalars, false, &mut account.report.phases_us)?;
-        let launching = Instant::now();
+        account.launching = Instant::now();
         let image = built.graph.freeze(self.workshop.spare_image.take());
         account.report.tasks = built.graph.task_count() as u64;
         account.report.inferred_joins = (built.graph.total_task_count() - built.graph.task_count()) as u64;
@@ -112,7 +115,7 @@ impl<'r> Run<'r> {
         }
         drop(hosts);
         let kernels = (0..self.callable.inner.kernels.len() as u16).collect();
-        let result = self.launch(image, kernels, &mut bound, &built.arena, pushes, launching, &mut account);
+        let result = self.launch(image, kernels, &mut bound, &built.arena, pushes, &mut account);
         self.workshop.graph = Some(built.graph);
         self.workshop.arena = built.arena;
         result?;
@@ -156,7 +159,7 @@ impl<'r> Run<'r> {
         account.report.inferred_joins = image.inferred_join_count() as u64;
         account.report.tasks = image.task_count() as u64 - account.report.inferred_joins;
         account.report.phases_us.bind = account.start.elapsed();
-        let launching = Instant::now();
+        account.launching = Instant::now();
         let mut arena = std::mem::take(&mut self.workshop.arena);
         arena.reset();
         self.workshop.staging.reset(self.number);
@@ -179,7 +182,7 @@ impl<'r> Run<'r> {
                 Push { memory: to.memory, ranges, bytes: image.payload()[payload].to_vec() }
             })
             .collect();
-        let result = self.launch(image, kernels, &mut bound, &arena, pushes, launching, &mut account);
+        let result = self.launch(image, kernels, &mut bound, &arena, pushes, &mut account);
         self.workshop.arena = arena;
         result?;
         Ok(self.close_account(account, &bound))
@@ -192,11 +195,12 @@ impl<'r> Run<'r> {
             platform: self.memory.device().info().uri.to_string(),
             ..Report::default()
         };
-        Account { report, start: Instant::now(), before: self.memory.counts() }
+        let start = Instant::now();
+        Account { report, start, launching: start, before: self.memory.counts() }
     }
 
     fn close_account(&self, account: Account, bound: &[Bound<'_>]) -> Report {
-        let Account { mut report, start, before } = account;
+        let Account { mut report, start, before, .. } = account;
         let during = self.memory.counts() - before;
         report.bytes.h2d += during.pushed_bytes;
         report.bytes.d2h += during.filled_bytes;
@@ -323,13 +327,16 @@ impl<'r> Run<'r> {
         kernels: Vec<u16>,
         bound: &mut [Bound<'_>],
         arena: &GraphArena,
-        mut pushes: Vec<Push>,
-        launching: Instant,
+        own_pushes: Vec<Push>,
         account: &mut Account,
     ) -> Result<(), Error> {
         account.report.edges = image.successors().len() as u64;
         account.report.image_bytes = image.len_bytes();
-        let writes_to = image.written_memories();
+        let mut writes_to = image.written_memories();
+        for write in image.writes() {
+            writes_to[write.memory as usize] = true;
+        }
+        let mut pushes = Vec::new();
         let mut departure = Departure::new(bound.len());
         for (position, external) in bound.iter().enumerate() {
             let name_errors = |error| Error::memory(error, &external.name, || Place::Whole(Vec::new()));
@@ -353,6 +360,8 @@ impl<'r> Run<'r> {
                 }
             }
         }
+        // After what earlier orchestrations wrote, which those of an image may overwrite.
+        pushes.extend(own_pushes);
         if self.memory.settings().poison_uninit {
             for (_, segment) in arena.used() {
                 segment.fill(self.turn, 0..segment.len_bytes(), u8::MAX).map_err(ErrorKind::from)?;
@@ -384,13 +393,14 @@ impl<'r> Run<'r> {
             Ok(execution) => execution,
             Err(source) => return Err(ErrorKind::Run { run: self.number, source: LaunchError::Device(source) }.into()),
         };
+        let in_flight = InFlight;
         let pushed_bytes = departure.arrived();
         for (external, written) in bound.iter().zip(&written) {
             if let Some(written) = written {
                 external.allocation.launched(written);
             }
         }
-        account.report.phases_us.launch = launching.elapsed();
+        account.report.phases_us.launch = account.launching.elapsed();
         let executing = Instant::now();
         let completion = loop {
             // Without a timeout a wait ends with the launch.
@@ -398,6 +408,7 @@ impl<'r> Run<'r> {
                 break completion;
             }
         };
+        std::mem::forget(in_flight);
         drop(execution);
         account.report.phases_us.execute = executing.elapsed();
         let collecting = Instant::now();
@@ -430,7 +441,10 @@ impl<'r> Run<'r> {
         if !external.allocation.is_poisoned() {
             return Ok(());
         }
-        let read = image.read_before_written(external.memory);
+        let mut read = image.read_before_written(external.memory);
+        for range in image_writes(image, external.memory) {
+            read.remove(range);
+        }
         let read =
             read.iter().map(|range| range.start + external.offset_bytes..range.end + external.offset_bytes).collect();
         match external.allocation.poisoned(&read) {
@@ -469,14 +483,15 @@ impl<'r> Run<'r> {
             if !direction.writes() {
                 continue;
             }
-            let by_tasks = image.written_ranges(external.memory);
+            let mut on_device = image.written_ranges(external.memory);
+            on_device.extend(image_writes(image, external.memory));
             copied += external
                 .allocation
-                .download_ranges(self.turn, &by_tasks, bytes)
+                .download_ranges(self.turn, &on_device, bytes)
                 .map_err(|error| Error::memory(error, &external.name, || Place::Whole(Vec::new())))?;
             for range in overlay.written().iter() {
                 // What a task wrote afterwards is newer.
-                for range in by_tasks.gaps(range) {
+                for range in on_device.gaps(range) {
                     bytes[range.start as usize..range.end as usize].copy_from_slice(overlay.bytes(&range));
                 }
             }
@@ -514,6 +529,12 @@ impl<'r> Run<'r> {
                         .ok_or_else(|| {
                             mismatch(format!("its memory needs {len_bytes} B around it, the argument has fewer"))
                         })?;
+                    let widest = image.accesses().iter().filter(|access| access.memory() == memory);
+                    let widest =
+                        widest.map(|access| image.layouts()[access.layout as usize].dtype().size_bytes()).max();
+                    if !offset_bytes.is_multiple_of(widest.unwrap_or(1)) {
+                        return Err(mismatch(format!("byte {offset_bytes} does not suit the image's elements")).into());
+                    }
                     if let Some(earlier) = earlier {
                         if earlier.allocation.id() == allocation.id() && earlier.offset_bytes == offset_bytes {
                             continue;
@@ -607,10 +628,18 @@ fn bindings(image: &Image, bound: &[Bound<'_>], arena: &GraphArena) -> Vec<Bindi
     bindings.into_iter().map(|binding| binding.expect("every memory is an external's or a segment's")).collect()
 }
 
-/// The bytes of an external's allocation that the image's tasks write.
+/// The bytes of an external's allocation that the image writes: its tasks, and what its orchestration wrote.
 fn written_bytes(image: &Image, external: &Bound<'_>) -> RangeSet<u64> {
     let shift = external.offset_bytes;
-    image.written_ranges(external.memory).into_iter().map(|range| range.start + shift..range.end + shift).collect()
+    let by_tasks = image.written_ranges(external.memory);
+    let written = by_tasks.into_iter().chain(image_writes(image, external.memory));
+    written.map(|range| range.start + shift..range.end + shift).collect()
+}
+
+/// The bytes of an image's memory that the orchestration wrote when the image was built.
+fn image_writes(image: &Image, memory: usize) -> impl Iterator<Item = Range<u64>> {
+    let writes = image.writes().iter().filter(move |write| write.memory as usize == memory);
+    writes.map(|write| write.offset_bytes..write.offset_bytes + write.len_bytes)
 }
 
 fn collect_writes(writes: &mut Vec<(u32, u64, Vec<u8>)>, overlay: &Overlay, memory: u32, base: u64) {
@@ -620,6 +649,17 @@ fn collect_writes(writes: &mut Vec<(u32, u64, Vec<u8>)>, overlay: &Overlay, memo
 fn limits(memory: &Memory) -> GraphLimits {
     let geometry = memory.device().info().geometry;
     GraphLimits { cube_cores: geometry.clusters, vector_cores: geometry.vector_cores, ..GraphLimits::default() }
+}
+
+/// While a launch is in flight its memory must not go away, whatever happens here: a platform that panics while it is
+/// waited for leaves nothing that could be done safely.
+struct InFlight;
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        log::error!("waiting for a launch panicked: it may still be running, so the process ends");
+        std::process::abort();
+    }
 }
 
 /// Host writes that a launch is to carry. Unless it arrives they are dirty again.

@@ -49,5 +49,5 @@ pub use periscope_core::{
 pub use periscope_hal::{
     DeviceInfo, DeviceUri, Geometry, Kernel, KernelArgs, KernelError, LaunchError, Strided, StridedMut,
 };
-pub use periscope_memory::{Init, Mechanism, MemoryCounts, MemoryError, MemorySettings, ViewReport};
+pub use periscope_memory::{AllocationId, Init, Mechanism, MemoryCounts, MemoryError, MemorySettings, ViewReport};
 pub use periscope_sim::SimSettings;

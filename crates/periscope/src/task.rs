@@ -102,13 +102,11 @@ impl<'c, 'run> TaskBuilder<'c, 'run> {
     /// Run the kernel only if the one element of `tensor`, read on the device when the task would start, compares so.
     pub fn only_if<T: Element>(self, tensor: impl AsRef<Tensor>, comparison: Comparison, constant: T) -> Self {
         let tensor = tensor.as_ref();
-        if tensor.dtype() != T::DTYPE {
-            let problem =
-                format!("the predicate compares an element of {} with a constant of {}", tensor.dtype(), T::DTYPE);
-            self.context.draft.fail(Error::orchestration(problem));
-            return self;
-        }
-        match self.context.locate(tensor) {
+        let located = self.context.locate(tensor).and_then(|located| {
+            self.context.check_dtype::<T>(located.object.0, &located.region)?;
+            Ok(located)
+        });
+        match located {
             Ok(tensor) => {
                 let constant_bits = constant.to_bits64();
                 self.context.draft.predicate = Some(Predicate { tensor, comparison, constant_bits });

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use periscope_core::{DType, Element, Layout, LayoutError, PodElement, Region};
-use periscope_memory::{Allocation, AllocationId};
+use periscope_memory::{Allocation, AllocationId, MemoryError};
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 /// Where a tensor's bytes are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -217,7 +217,7 @@ impl HostTensor {
     /// Too many dimensions, or too large.
     pub fn zeros(dtype: DType, shape: &[u64]) -> Result<HostTensor, Error> {
         let region = Region::contiguous(dtype, shape).map_err(Error::layout)?;
-        let words = vec![0; region.packed_bytes().div_ceil(8) as usize];
+        let words = zeroed_elements(region.packed_bytes().div_ceil(8))?;
         Ok(HostTensor { region, words })
     }
 
@@ -279,6 +279,16 @@ impl HostTensor {
     pub fn as_mut_slice<T: PodElement>(&mut self) -> Option<&mut [T]> {
         if T::DTYPE == self.dtype() { Some(bytemuck::cast_slice_mut(self.bytes_mut())) } else { None }
     }
+}
+
+/// Host memory for `count` elements, which a broadcast view may have more of than any host can hold.
+pub(crate) fn zeroed_elements<T: PodElement>(count: u64) -> Result<Vec<T>, Error> {
+    let refuse = |message: &str| {
+        let bytes = count.saturating_mul(T::DTYPE.size_bytes());
+        ErrorKind::Memory(MemoryError::HostMemory { bytes, message: message.into() })
+    };
+    let len = usize::try_from(count).map_err(|_| refuse("more than the address space"))?;
+    Ok(bytemuck::allocation::try_zeroed_vec(len).map_err(|()| refuse("the allocator refused"))?)
 }
 
 impl fmt::Debug for HostTensor {

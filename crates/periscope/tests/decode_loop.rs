@@ -78,7 +78,10 @@ fn lengths_that_kernels_advance_decide_the_next_runs_tasks() {
         // Blocks that a sequence had before the first step.
         device.write(&tensors[1].slice(0, 1..2).unwrap().slice(1, 0..1).unwrap(), &[MAX_BLOCKS as i32]).unwrap();
         device
-            .write(&tensors[1].slice(0, 2..3).unwrap().slice(1, 0..2).unwrap(), &[2 * MAX_BLOCKS as i32, 2 * MAX_BLOCKS as i32 + 1])
+            .write(
+                &tensors[1].slice(0, 2..3).unwrap().slice(1, 0..2).unwrap(),
+                &[2 * MAX_BLOCKS as i32, 2 * MAX_BLOCKS as i32 + 1],
+            )
             .unwrap();
         let callable = step();
         let mut expected = vec![0i32; 3 * MAX_BLOCKS as usize];
@@ -98,7 +101,8 @@ fn lengths_that_kernels_advance_decide_the_next_runs_tasks() {
             }
             if report.tensor_views[0].mechanism == "mirrored" {
                 // Three lengths come back after each step; only the table entries that were written go out.
-                let written = starts.iter().filter(|&&start| (start as u64 + step).is_multiple_of(BLOCK)).count() as u64;
+                let written =
+                    starts.iter().filter(|&&start| (start as u64 + step).is_multiple_of(BLOCK)).count() as u64;
                 assert_eq!(report.bytes.h2d, written * 4, "{uri}, step {step}");
                 assert_eq!(report.bytes.d2h, 12, "{uri}, step {step}");
             } else {

@@ -110,7 +110,8 @@ fn other_process_executes_the_file() {
 #[test]
 fn a_frozen_graph_executes_in_another_process() {
     for uri in ["sim", "sim:a5"] {
-        let folder = std::env::temp_dir().join(format!("periscope-image-{}-{}", std::process::id(), uri.replace(':', "-")));
+        let folder =
+            std::env::temp_dir().join(format!("periscope-image-{}-{}", std::process::id(), uri.replace(':', "-")));
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join("graph.image");
         // Builder, device and tensors are gone when the file is executed.
@@ -135,7 +136,9 @@ fn an_image_that_does_not_fit_is_refused() {
     let wrong_shape = device.upload([3], &[1i32; 3]).unwrap();
     let factors = device.upload([2], &FACTORS).unwrap();
     let out = device.alloc_uninit::<f32>([2, 3]).unwrap();
-    let refuse = |callable: &Callable, args: &mut [periscope::Arg<'_>]| device.run_image(image.clone(), callable, args).unwrap_err();
+    let refuse = |callable: &Callable, args: &mut [periscope::Arg<'_>]| {
+        device.run_image(image.clone(), callable, args).unwrap_err()
+    };
     let error = refuse(&executor(), &mut [(&x).into(), (&wrong_shape).into(), (&out).into()]);
     assert!(matches!(error.kind(), ErrorKind::ImageMismatch { problem } if problem.contains("factors")), "{error}");
     let error = refuse(&executor(), &mut [(&x).into(), (&factors).into()]);
@@ -144,9 +147,13 @@ fn an_image_that_does_not_fit_is_refused() {
     let error = refuse(&no_kernels, &mut [(&x).into(), (&factors).into(), (&out).into()]);
     assert!(matches!(error.kind(), ErrorKind::ImageMismatch { problem } if problem.contains("scale")), "{error}");
     let other = Kernel::host("scale", CoreKind::Vector, |_| Ok(())).input::<f32>().output::<f32>();
-    let changed = Callable::builder("changed").kernel(KernelId(0), other).kernel(KernelId(1), add()).orchestrate(|_, _| Ok(()));
+    let changed =
+        Callable::builder("changed").kernel(KernelId(0), other).kernel(KernelId(1), add()).orchestrate(|_, _| Ok(()));
     let error = refuse(&changed, &mut [(&x).into(), (&factors).into(), (&out).into()]);
-    assert!(matches!(error.kind(), ErrorKind::ImageMismatch { problem } if problem.contains("other arguments")), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::ImageMismatch { problem } if problem.contains("other arguments")),
+        "{error}"
+    );
     // Two entry tensors that were apart must not share memory now.
     let both = device.upload([4, 3], &[0f32; 12]).unwrap();
     let (first, second) = (both.slice(0, 0..2).unwrap(), both.slice(0, 2..4).unwrap());

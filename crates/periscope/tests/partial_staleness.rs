@@ -13,16 +13,22 @@ fn sevens() -> Kernel {
 
 /// A task of the run writes [0, 64), the host writes [64, 128) of the same chunk.
 fn run_both_write(device: &Device, tensor: &Resident) {
-    let callable = Callable::builder("both_write").inout("tensor").kernel(KernelId(0), sevens()).orchestrate(|ctx, args| {
-        // Established and valid as a whole, before anything is written.
-        assert_eq!(ctx.read::<u8>(args[0], [0])?, 1);
-        ctx.task(KernelId(0)).output(args[0].slice(0, 0..64)?).submit()?;
-        ctx.write_from(args[0].slice(0, 64..128)?, &[9u8; 64])
-    });
+    let callable =
+        Callable::builder("both_write").inout("tensor").kernel(KernelId(0), sevens()).orchestrate(|ctx, args| {
+            // Established and valid as a whole, before anything is written.
+            assert_eq!(ctx.read::<u8>(args[0], [0])?, 1);
+            ctx.task(KernelId(0)).output(args[0].slice(0, 0..64)?).submit()?;
+            ctx.write_from(args[0].slice(0, 64..128)?, &[9u8; 64])
+        });
     device.run(&callable, &mut [tensor.into()]).unwrap();
 }
 
-fn read_in_a_run(device: &Device, tensor: &Resident, range: std::ops::Range<u64>, expected: Vec<u8>) -> periscope::Report {
+fn read_in_a_run(
+    device: &Device,
+    tensor: &Resident,
+    range: std::ops::Range<u64>,
+    expected: Vec<u8>,
+) -> periscope::Report {
     let callable = Callable::builder("read").input("tensor").orchestrate(move |ctx, args| {
         let mut bytes = vec![0u8; expected.len()];
         ctx.read_into(args[0].slice(0, range.clone())?, &mut bytes)?;

@@ -20,11 +20,8 @@ fn a_38_gib_tensor_that_nobody_touches_costs_nothing() {
         Ok(())
     })
     .inout::<i32>();
-    let callable = Callable::builder("untouched")
-        .inout("data")
-        .input("huge")
-        .kernel(KernelId(0), add_one)
-        .orchestrate(|ctx, args| {
+    let callable = Callable::builder("untouched").inout("data").input("huge").kernel(KernelId(0), add_one).orchestrate(
+        |ctx, args| {
             let value = ctx.read::<i32>(args[0], [0])?;
             assert!(value >= 0);
             // Views of the huge tensor are only arithmetic.
@@ -32,7 +29,8 @@ fn a_38_gib_tensor_that_nobody_touches_costs_nothing() {
             assert_eq!(view.rank(), 0);
             ctx.task(KernelId(0)).inout(args[0]).submit()?;
             Ok(())
-        });
+        },
+    );
     for (uri, _) in list_devices() {
         let device = Device::open(&uri.to_string()).unwrap();
         let data = device.upload([64], &[0i32; 64]).unwrap();

@@ -19,19 +19,25 @@ pub(super) fn allocations_are_aligned_and_apart(subject: Subject<'_>) -> Outcome
     let alignment = stand.device.info().alignment_bytes;
     ensure!(alignment >= 64, "allocations are aligned to {alignment} B, at least 64 are promised");
     let mut mems: Vec<Mem> = Vec::new();
-    for (position, len) in [1, 63, 64, 65, 1000, 4096, 4097, 100_000, 3 << 20, 7].into_iter().cycle().take(60).enumerate() {
+    for (position, len) in
+        [1, 63, 64, 65, 1000, 4096, 4097, 100_000, 3 << 20, 7].into_iter().cycle().take(60).enumerate()
+    {
         let mem = stand.alloc(len)?;
         ensure!(mem.made.address.is_multiple_of(alignment), "{len} B at {:#x}", mem.made.address);
         for other in &mems {
             ensure!(other.made.id != mem.made.id, "{:?} names two allocations", mem.made.id);
-            let apart = mem.made.address + len <= other.made.address || other.made.address + other.len <= mem.made.address;
+            let apart =
+                mem.made.address + len <= other.made.address || other.made.address + other.len <= mem.made.address;
             ensure!(apart, "{mem:?} and {other:?} overlap");
         }
         stand.store(mem, 0, &pattern(position as u64, len))?;
         mems.push(mem);
     }
     for (position, &mem) in mems.iter().enumerate() {
-        ensure!(stand.load(mem, 0, mem.len)? == pattern(position as u64, mem.len), "{mem:?} was changed through another");
+        ensure!(
+            stand.load(mem, 0, mem.len)? == pattern(position as u64, mem.len),
+            "{mem:?} was changed through another"
+        );
     }
     Ok(())
 }
@@ -72,6 +78,31 @@ pub(super) fn freed_memory_returns_under_new_names(subject: Subject<'_>) -> Outc
     Ok(())
 }
 
+pub(super) fn freeing_leaves_neighbours_alone(subject: Subject<'_>) -> Outcome {
+    let stand = Stand::open(subject, vec![])?;
+    let len = |position: u64| [700, 5000, 20_000, 100, 4096, 70_000, 1][position as usize % 7];
+    let mut mems: Vec<Option<Mem>> = Vec::new();
+    for position in 0..140 {
+        let mem = stand.alloc(len(position))?;
+        stand.store(mem, 0, &pattern(position, mem.len))?;
+        mems.push(Some(mem));
+    }
+    // Alone, then in pairs that join, then nearly all.
+    for (step, offset) in [(3, 1), (3, 2), (2, 0), (5, 3)] {
+        for position in (offset..mems.len()).step_by(step) {
+            if let Some(mem) = mems[position].take() {
+                stand.free(mem)?;
+            }
+        }
+        for (position, mem) in mems.iter().enumerate() {
+            let Some(mem) = *mem else { continue };
+            let intact = stand.load(mem, 0, mem.len)? == pattern(position as u64, mem.len);
+            ensure!(intact, "{mem:?} changed when every {step}th allocation was freed");
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn running_out_says_how_much(subject: Subject<'_>) -> Outcome {
     let stand = Stand::open(subject, vec![])?;
     let total = stand.device.info().memory_bytes;
@@ -101,14 +132,23 @@ pub(super) fn devices_share_nothing(subject: Subject<'_>) -> Outcome {
         two.store(b, 0, &pattern(100 + position as u64, len))?;
     }
     for (position, &(a, b)) in pairs.iter().enumerate() {
-        ensure!(one.load(a, 0, len)? == pattern(position as u64, len), "{a:?} of one device was changed through another");
-        ensure!(two.load(b, 0, len)? == pattern(100 + position as u64, len), "{b:?} of one device was changed through another");
+        ensure!(
+            one.load(a, 0, len)? == pattern(position as u64, len),
+            "{a:?} of one device was changed through another"
+        );
+        ensure!(
+            two.load(b, 0, len)? == pattern(100 + position as u64, len),
+            "{b:?} of one device was changed through another"
+        );
     }
     // What one device frees, or its end, leaves the other's alone.
     one.free(pairs[0].0)?;
     drop(one);
     for (position, &(_, b)) in pairs.iter().enumerate() {
-        ensure!(two.load(b, 0, len)? == pattern(100 + position as u64, len), "{b:?} changed when another device was closed");
+        ensure!(
+            two.load(b, 0, len)? == pattern(100 + position as u64, len),
+            "{b:?} changed when another device was closed"
+        );
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! Copies: every byte that was meant, and no other.
 
+#![allow(clippy::single_range_in_vec_init, reason = "a list of one range is what the call takes")]
+
 use std::ops::Range;
 
 use periscope_hal::DeviceCounters;

@@ -21,7 +21,7 @@ use crate::random::{fill_uniform_bf16, stream};
 use crate::session::{entry, output};
 use crate::workload::{Case, Prepared, Progress, Role, Workload, WorkloadError};
 
-/// See the [module documentation](self).
+/// Paged attention, decode: see the [module documentation](self).
 #[derive(Clone, Copy, Debug)]
 pub struct PagedAttention;
 

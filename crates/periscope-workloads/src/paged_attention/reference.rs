@@ -44,9 +44,9 @@ fn sequence(inputs: &Inputs<'_>, b: usize, out: &mut [f32]) {
     out.fill(0.0);
     let (mut keys, mut values) = (vec![0f32; block * dim], vec![0f32; block * dim]);
     let mut weights = vec![0f32; block];
-    for n in 0..len.div_ceil(block) {
+    for (n, &id) in table.iter().enumerate().take(len.div_ceil(block)) {
         let valid = (len - n * block).min(block);
-        let first = table[n] as usize * block * dim;
+        let first = id as usize * block * dim;
         for (to, from) in keys.iter_mut().zip(&inputs.key_cache[first..]) {
             *to = from.to_f32();
         }
