@@ -750,7 +750,7 @@ fn interpret(uri: &'static str, settings: &MemorySettings, program: &[Step]) {
 fn config() -> ProptestConfig {
     let long = std::env::var("PERISCOPE_LONG").is_ok_and(|value| value != "0");
     ProptestConfig {
-        cases: if long { 50_000 } else { 1_500 },
+        cases: if long { 20_000 } else { 800 },
         max_shrink_iters: 20_000,
         failure_persistence: None,
         ..ProptestConfig::default()
