@@ -3,7 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
-use periscope::ErrorKind;
+use periscope::{ErrorKind, OpenError};
 use periscope_workloads::WorkloadError;
 
 /// Why a command did not succeed.
@@ -13,7 +13,7 @@ pub(crate) enum Failure {
     Usage(String),
     /// It was tried and failed: exit status 1.
     Failed(String),
-    /// Nobody reads the output any more: not worth a word.
+    /// Nobody reads the output any more: not worth a word, and the outcome is not known to be bad.
     OutputClosed,
 }
 
@@ -50,6 +50,7 @@ impl From<WorkloadError> for Failure {
 impl From<periscope::Error> for Failure {
     fn from(error: periscope::Error) -> Failure {
         match error.kind() {
+            ErrorKind::Open(OpenError::Failed { .. }) => Failure::Failed(error.to_string()),
             ErrorKind::Open(_) => Failure::Usage(error.to_string()),
             _ => Failure::Failed(format!("{error} [{}]", error.code())),
         }

@@ -73,7 +73,7 @@ pub(crate) fn list(options: &Options) -> Result<(), Failure> {
         }
     }
     table::print(&workloads)?;
-    println!();
+    writeln!(io::stdout())?;
     let mut platforms = table::table(&["PLATFORM", ""], &[]);
     for platform in &listing.platforms {
         platforms.add_row([&platform.uri, &platform.about]);

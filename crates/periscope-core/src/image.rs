@@ -9,9 +9,10 @@
 //! one closing record after the last task. Tasks stand in submission order and every edge goes to a later task, so an
 //! image cannot hold a cycle.
 //!
-//! An [`Image`] in memory is always sound: it was frozen by a builder, or it passed [`Image::decode`], which checks
-//! every position and extent and that the edges order every pair of tasks that touch common bytes with one of them
-//! writing (see `verify`). That is what lets a device hand its kernels references without further checks.
+//! What makes an [`Image`] sound to execute is that every position and extent holds and that the edges order every pair
+//! of tasks that touch common bytes with one of them writing. A builder makes it so for objects that really do not
+//! overlap; [`Image::prove`] checks it, whatever the image's origin, and [`Image::decode`] does so at once. That is what lets
+//! a device hand its kernels references without further checks.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -337,10 +338,18 @@ pub enum ImageError {
 }
 
 /// A frozen graph. See the [module documentation](self).
-#[derive(Clone, PartialEq)]
+#[derive(Clone)]
 pub struct Image {
     words: Vec<u64>,
     header: Header,
+    /// It has passed [`Image::prove`].
+    proven: bool,
+}
+
+impl PartialEq for Image {
+    fn eq(&self, other: &Image) -> bool {
+        self.words == other.words
+    }
 }
 
 impl std::fmt::Debug for Image {
@@ -398,7 +407,7 @@ impl Image {
         }
         header.words = words.len() as u64;
         words[..HEADER_WORDS].copy_from_slice(bytemuck::cast_slice(std::slice::from_ref(&header)));
-        Image { words, header }
+        Image { words, header, proven: false }
     }
 
     /// The bytes to put in a file, checksum included. Little-endian, like every platform that is supported.
@@ -433,10 +442,24 @@ impl Image {
         let mut words: Vec<u64> = bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
         header.checksum = 0;
         words[1] = 0;
-        let image = Image { words, header };
+        let mut image = Image { words, header, proven: false };
         image.check_sections()?;
-        crate::verify::check(&image)?;
+        image.prove()?;
         Ok(image)
+    }
+
+    /// Checks everything that executing the image relies on, unless that has been done. An image that its own runtime has
+    /// just built needs no proof; one that comes from anywhere else does.
+    ///
+    /// # Errors
+    /// [`ImageError`]: the image must not be executed. That includes one built with unchecked scopes or promised blocks,
+    /// whose safety is a promise that cannot be shown here.
+    pub fn prove(&mut self) -> Result<(), ImageError> {
+        if !self.proven {
+            crate::verify::check(self)?;
+            self.proven = true;
+        }
+        Ok(())
     }
 
     fn check_sections(&self) -> Result<(), ImageError> {

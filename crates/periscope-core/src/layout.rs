@@ -202,7 +202,8 @@ impl<'a> LayoutRef<'a> {
     #[must_use]
     #[inline]
     pub fn num_elems(&self) -> u64 {
-        self.shape.iter().product()
+        // The product of the other lengths of an empty layout may not fit.
+        if self.is_empty() { 0 } else { self.shape.iter().product() }
     }
 
     /// Whether there is no element.
@@ -364,7 +365,7 @@ impl Layout {
     /// The number of elements: the product of the shape, 1 for a scalar.
     #[must_use]
     pub fn num_elems(&self) -> u64 {
-        self.shape().iter().product()
+        self.as_ref().num_elems()
     }
 
     /// Whether there is no element.

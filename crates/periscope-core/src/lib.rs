@@ -22,7 +22,7 @@ pub mod image;
 mod intern;
 pub mod layout;
 pub mod task;
-mod touched;
+pub mod touched;
 mod verify;
 
 pub use dtype::{DType, Element, PodElement};

@@ -7,6 +7,15 @@ use rangemap::RangeSet;
 use crate::footprint::Footprint;
 use crate::image::{AccessRecord, Image, TASK_INFERRED_JOIN, TASK_PREDICATED};
 
+/// Bytes of one memory that an execution writes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Written {
+    /// All that may be written.
+    pub all: RangeSet<u64>,
+    /// Without what only predicated tasks write, which may stay as it was.
+    pub certainly: RangeSet<u64>,
+}
+
 impl Image {
     /// How many of the tasks are joins that inference added.
     #[must_use]
@@ -14,7 +23,7 @@ impl Image {
         self.tasks().iter().filter(|task| task.flags & TASK_INFERRED_JOIN != 0).count()
     }
 
-    /// For each memory, whether a task writes any byte of it.
+    /// For each memory, whether the image or a task of it writes any byte.
     #[must_use]
     pub fn written_memories(&self) -> Vec<bool> {
         let mut written = vec![false; self.memories().len()];
@@ -22,24 +31,53 @@ impl Image {
         for access in self.accesses() {
             written[access.memory()] |= access.direction().writes() && !empty[access.layout as usize];
         }
+        for write in self.writes() {
+            written[write.memory as usize] = true;
+        }
         written
     }
 
-    /// The bytes of memory number `memory` that tasks write, exactly.
+    /// The bytes that the image and its tasks write, exactly, by memory. Only of `wanted` memories: the others' are empty.
     #[must_use]
-    pub fn written_ranges(&self, memory: usize) -> RangeSet<u64> {
-        let mut runs = Vec::new();
-        for access in self.accesses().iter().filter(|access| access.memory() == memory && access.direction().writes()) {
-            self.footprint_of(access).for_each_run(access.offset_bytes, |start, len| runs.push(start..start + len));
+    pub fn written_ranges(&self, wanted: &[bool]) -> Vec<Written> {
+        let mut runs: Vec<[Vec<Range<u64>>; 2]> = vec![Default::default(); self.memories().len()];
+        if wanted.contains(&true) {
+            for (task, record) in self.tasks().iter().enumerate() {
+                let certain = record.flags & TASK_PREDICATED == 0;
+                for access in self.accesses_of(task) {
+                    let memory = access.memory();
+                    if wanted[memory] && access.direction().writes() {
+                        let to = &mut runs[memory][usize::from(certain)];
+                        let footprint = self.footprint_of(access);
+                        footprint.for_each_run(access.offset_bytes, |start, len| to.push(start..start + len));
+                    }
+                }
+            }
+            for write in self.writes() {
+                let memory = write.memory as usize;
+                if wanted[memory] && write.len_bytes > 0 {
+                    runs[memory][1].push(write.offset_bytes..write.offset_bytes + write.len_bytes);
+                }
+            }
         }
-        merged(runs)
+        runs.into_iter()
+            .map(|[perhaps, certainly]| {
+                let certainly = merged(certainly);
+                let mut all = certainly.clone();
+                all.extend(merged(perhaps));
+                Written { all, certainly }
+            })
+            .collect()
     }
 
-    /// The bytes of memory number `memory` that a task reads before any task has written them. What a predicated
-    /// task writes counts as read, since it may stay as it was.
+    /// The bytes of memory number `memory` that a task reads before the image or any task has written them. What a
+    /// predicated task writes counts as read, since it may stay as it was.
     #[must_use]
     pub fn read_before_written(&self, memory: usize) -> RangeSet<u64> {
         let (mut read, mut written) = (RangeSet::new(), RangeSet::new());
+        for write in self.writes().iter().filter(|write| write.memory as usize == memory && write.len_bytes > 0) {
+            written.insert(write.offset_bytes..write.offset_bytes + write.len_bytes);
+        }
         for (task, record) in self.tasks().iter().enumerate() {
             let predicated = record.flags & TASK_PREDICATED != 0;
             let touches = |access: &&AccessRecord| access.memory() == memory;

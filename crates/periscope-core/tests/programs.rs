@@ -290,7 +290,10 @@ impl World {
                 both.filter(|(start, end)| start < end).collect::<Vec<_>>()
             };
             let written = self.order.written(number);
-            assert_eq!(within(&frozen.written_ranges(memory as usize)), ranges(&written));
+            assert_eq!(
+                within(&frozen.written_ranges(&vec![true; frozen.memories().len()])[memory as usize].all),
+                ranges(&written)
+            );
             assert_eq!(
                 frozen.written_memories()[memory as usize],
                 self.objects.iter().enumerate().any(|(other, &(object, _))| {

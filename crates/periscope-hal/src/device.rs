@@ -156,7 +156,13 @@ pub enum WindowMode {
 ///   both are filtered above this trait.
 /// * A four-byte blocking copy costs 20 µs and a hundred of them batched 86 µs: many ranges go in one call.
 /// * Setting arguments of one kernel object from two threads corrupts them: launch state is the platform's own.
-pub trait Device: Send + Sync + Debug {
+///
+/// # Safety
+/// What is above makes references out of what a device answers. An implementation keeps its allocations' memory apart and
+/// usable for as long as this trait says, answers maps only with addresses that are valid as described there, executes
+/// tasks in the order of the image's edges with kernels' arguments resolved as [`KernelArgs`](crate::KernelArgs) asks, and does not say that a
+/// launch has ended before it has.
+pub unsafe trait Device: Send + Sync + Debug {
     /// Names and numbers.
     fn info(&self) -> &DeviceInfo;
 
@@ -285,11 +291,14 @@ pub trait Device: Send + Sync + Debug {
     /// `memory` has an open window, and no reference into it exists.
     unsafe fn close_window(&self, memory: MemoryId) -> Result<(), DeviceError>;
 
-    /// Loads kernels, to be named by position in launches. Lives as long as the device.
+    /// Loads kernels, to be named by position in launches, until they are unloaded or the device closes.
     ///
     /// # Errors
     /// [`DeviceError::Failed`], for instance if a kernel has no form that this platform can run.
     fn load_kernels(&self, kernels: &[Kernel]) -> Result<ModuleId, DeviceError>;
+
+    /// Lets go of kernels. Launches that are queued or in flight keep theirs. Unknown modules are ignored.
+    fn unload_kernels(&self, module: ModuleId);
 
     /// Starts the execution of an image after all earlier launches.
     ///

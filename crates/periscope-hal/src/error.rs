@@ -56,7 +56,7 @@ impl fmt::Display for DeviceOp {
     }
 }
 
-/// A device call failed for a reason that its caller could not foresee. Nothing of the call took effect.
+/// A device call failed for a reason that its caller could not foresee. What has happened then is said at each call.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {

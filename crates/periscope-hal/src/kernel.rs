@@ -122,6 +122,22 @@ impl fmt::Debug for Kernel {
     }
 }
 
+thread_local! {
+    static EXECUTES_KERNELS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says that the calling thread does nothing but execute kernels from now on. What would wait for a run to end can then
+/// refuse to be called from a kernel, where it would wait for itself.
+pub fn mark_kernel_thread() {
+    EXECUTES_KERNELS.set(true);
+}
+
+/// Whether the calling thread was marked by [`mark_kernel_thread`]: whoever asks is a kernel.
+#[must_use]
+pub fn on_kernel_thread() -> bool {
+    EXECUTES_KERNELS.get()
+}
+
 /// Where co-resident blocks wait for each other.
 pub trait BlockBarrier: Sync {
     /// Waits until every block of the task has come here as often as this one.

@@ -46,7 +46,8 @@ pub struct Launch {
     pub module: ModuleId,
     /// See [`Launch::module`].
     pub kernels: Vec<u16>,
-    /// The first step of the launch in device order, before any task.
+    /// The first step of the launch in device order, before any task. What the image itself carries ([`Image::writes`])
+    /// comes next: the device puts it in place.
     pub pushes: Vec<Push>,
 }
 
@@ -104,7 +105,11 @@ pub struct Completion {
 
 /// A launch in flight. Dropping it neither waits nor cancels: the memory that the launch uses must outlive the
 /// launch, whatever becomes of this.
-pub trait Execution: Send + Sync + Debug {
+///
+/// # Safety
+/// [`Execution::poll`] and [`Execution::wait`] answer with a completion only when the launch has ended: nothing of it touches memory
+/// any more.
+pub unsafe trait Execution: Send + Sync + Debug {
     /// How it ended, if it has. Never waits. What its kernels wrote is visible to a thread that was told so.
     fn poll(&self) -> Option<Completion>;
     /// Waits for its end, or for `timeout`. A device that executes on host threads may use the waiting thread for it.

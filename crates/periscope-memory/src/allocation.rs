@@ -6,13 +6,15 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use periscope_core::Footprint;
+use periscope_core::Region;
 use periscope_hal::{DeviceError, DeviceMemory, DeviceOp, Push};
 use rangemap::{RangeMap, RangeSet};
 
 use crate::counts::{ViewReport, add};
 use crate::error::MemoryError;
+use crate::hold::{footprint_ranges, for_each_run_bytes};
 use crate::memory::Shared;
-use crate::mirror::{Mirror, Replaced};
+use crate::mirror::{Mirror, Replaced, Valueless};
 use crate::turn::Turn;
 use crate::view::{Site, View};
 
@@ -69,11 +71,9 @@ impl State {
         }
     }
 
-    /// What a fill leaves out: bytes that have no value.
-    pub(crate) fn without_value(&self) -> RangeSet<u64> {
-        let mut without = self.undefined.clone();
-        without.extend(self.poisoned.iter().map(|(range, _)| range.clone()));
-        without
+    /// Bytes that have no value.
+    pub(crate) fn valueless(&self) -> Valueless<'_> {
+        Valueless { undefined: &self.undefined, poisoned: &self.poisoned }
     }
 }
 
@@ -351,6 +351,107 @@ impl Allocation {
         Ok(())
     }
 
+    /// Refuses a region that reaches outside, or of which some byte has no value.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`], [`MemoryError::NoValue`], [`MemoryError::Poisoned`].
+    pub fn check_region(&self, region: &Region) -> Result<(), MemoryError> {
+        self.check_bounds(region.offset_bytes(), region.extent_bytes())?;
+        let state = self.lock();
+        footprint_ranges(region).iter().try_for_each(|range| state.check_values(range))
+    }
+
+    /// Brings the elements of a region to the host, packed in row-major order, in one transfer.
+    ///
+    /// # Errors
+    /// As [`Allocation::download`].
+    ///
+    /// # Panics
+    /// As [`Allocation::download`]; if `to` has not exactly the region's packed length.
+    pub fn download_region(&self, turn: &Turn, region: &Region, to: &mut [u8]) -> Result<(), MemoryError> {
+        assert_eq!(to.len() as u64, region.packed_bytes());
+        if region.layout.is_contiguous() {
+            return self.download(turn, region.offset_bytes(), to);
+        }
+        self.assert_free(turn);
+        self.check_region(region)?;
+        let mut state = self.lock();
+        self.settle(&mut state, &(region.offset_bytes()..region.offset_bytes() + region.extent_bytes()))?;
+        // Ascending and apart, however the layout walks them.
+        let ranges: RangeSet<u64> = footprint_ranges(region).into_iter().collect();
+        let ranges: Vec<Range<u64>> = ranges.into_iter().collect();
+        let starts: Vec<usize> = packed_starts(&ranges);
+        let mut packed = vec![0; ranges.iter().map(|range| (range.end - range.start) as usize).sum()];
+        // SAFETY: live, in bounds, and the turn says that no launch writes the bytes.
+        unsafe { self.shared.device.copy_out_ranges(self.device_memory.id, &ranges, &mut packed) }
+            .map_err(MemoryError::device(DeviceOp::CopyOutRanges))?;
+        let mut done = 0;
+        for_each_run_bytes(region, |run| {
+            let within = ranges.partition_point(|range| range.end <= run.start);
+            let from = starts[within] + (run.start - ranges[within].start) as usize;
+            let len = (run.end - run.start) as usize;
+            to[done..done + len].copy_from_slice(&packed[from..from + len]);
+            done += len;
+        });
+        Ok(())
+    }
+
+    /// Puts packed elements in place of those of a region, in one transfer.
+    ///
+    /// # Errors
+    /// As [`Allocation::upload`].
+    ///
+    /// # Panics
+    /// As [`Allocation::upload`]; if `bytes` has not exactly the region's packed length, or two positions of the region are one
+    /// element.
+    pub fn upload_region(&self, turn: &Turn, region: &Region, bytes: &[u8]) -> Result<(), MemoryError> {
+        assert_eq!(bytes.len() as u64, region.packed_bytes());
+        assert!(region.layout.elements_are_distinct(), "two positions of a written region are one element");
+        if region.layout.is_contiguous() {
+            return self.upload(turn, region.offset_bytes(), bytes);
+        }
+        self.assert_free(turn);
+        self.check_bounds(region.offset_bytes(), region.extent_bytes())?;
+        let ranges: RangeSet<u64> = footprint_ranges(region).into_iter().collect();
+        let ranges: Vec<Range<u64>> = ranges.into_iter().collect();
+        let starts: Vec<usize> = packed_starts(&ranges);
+        let mut packed = vec![0; bytes.len()];
+        let mut done = 0;
+        for_each_run_bytes(region, |run| {
+            let within = ranges.partition_point(|range| range.end <= run.start);
+            let to = starts[within] + (run.start - ranges[within].start) as usize;
+            let len = (run.end - run.start) as usize;
+            packed[to..to + len].copy_from_slice(&bytes[done..done + len]);
+            done += len;
+        });
+        let mut state = self.lock();
+        let mut replaced = Vec::new();
+        if let Some(view) = &mut state.view {
+            view.close_window(self.site(""))?;
+            if let Some(mirror) = view.mirror() {
+                replaced.extend(ranges.iter().map(|range| mirror.transfer_begins(range)));
+            }
+        }
+        // SAFETY: live, in bounds, and the turn says that no launch uses the bytes.
+        let result = unsafe { self.shared.device.copy_in_ranges(self.device_memory.id, &ranges, &packed) };
+        if let Some(mirror) = state.view.as_mut().and_then(View::mirror) {
+            for ((range, &start), replaced) in ranges.iter().zip(&starts).zip(replaced) {
+                match &result {
+                    Ok(()) => {
+                        let part = &packed[start..start + (range.end - range.start) as usize];
+                        mirror.upload_ended(range.start, part, replaced);
+                    }
+                    Err(_) => mirror.transfer_failed(replaced),
+                }
+            }
+        }
+        result.map_err(MemoryError::device(DeviceOp::CopyInRanges))?;
+        for range in ranges {
+            state.define(range);
+        }
+        Ok(())
+    }
+
     /// Whether [`Allocation::launched`] and [`Allocation::retired`] need to know which bytes a launch writes.
     #[must_use]
     pub fn tracks_writes(&self) -> bool {
@@ -428,45 +529,64 @@ impl Allocation {
     }
 
     /// The launch could not be started: what it carried is to be pushed by the next.
-    pub fn launch_refused(&self) {
+    ///
+    /// # Panics
+    /// If a build holds it: guards might exist.
+    pub fn launch_refused(&self, turn: &Turn) {
+        self.assert_free(turn);
         if let Some(mirror) = self.lock().view.as_mut().and_then(View::mirror) {
             mirror.push_ended(false);
         }
     }
 
     /// The launch has started: from now on these bytes of a mirror are stale.
-    pub fn launched(&self, written: &RangeSet<u64>) {
+    ///
+    /// # Panics
+    /// If a build holds it: guards might exist.
+    pub fn launched(&self, turn: &Turn, written: &RangeSet<u64>) {
+        self.assert_free(turn);
         if let Some(mirror) = self.lock().view.as_mut().and_then(View::mirror) {
             mirror.device_writes(written.iter().cloned());
         }
     }
 
-    /// The launch has ended well: what it carried has arrived (`pushed_bytes` of it), and what it wrote has a value.
-    pub fn retired(&self, pushed_bytes: u64, written: &RangeSet<u64>) {
+    /// The launch has ended well: what it carried has arrived (`pushed_bytes` of it), and what it certainly wrote has a
+    /// value.
+    ///
+    /// # Panics
+    /// If a build holds it: guards might exist.
+    pub fn retired(&self, turn: &Turn, pushed_bytes: u64, certainly_written: &RangeSet<u64>) {
+        self.assert_free(turn);
         let mut state = self.lock();
-        for range in written.iter() {
+        for range in certainly_written.iter() {
             state.define(range.clone());
         }
-        if let Some(view) = &mut state.view {
-            if let Some(mirror) = view.mirror() {
-                mirror.push_ended(true);
-            }
-            if pushed_bytes > 0 {
-                self.count_push(view, pushed_bytes);
-            }
-        }
+        self.push_ended(&mut state, true, pushed_bytes);
     }
 
-    /// The launch of run `run` has failed. `pushed`: its pushes had arrived before it did, and tasks may have run.
-    pub fn failed(&self, run: u64, pushed: bool, written: &RangeSet<u64>) {
+    /// The launch of run `run` has failed. `pushes_arrived`: what it carried (`pushed_bytes` of it) was in place before it did,
+    /// and tasks may have run.
+    ///
+    /// # Panics
+    /// If a build holds it: guards might exist.
+    pub fn failed(&self, turn: &Turn, run: u64, pushes_arrived: bool, pushed_bytes: u64, written: &RangeSet<u64>) {
+        self.assert_free(turn);
         let mut state = self.lock();
-        if pushed {
+        if pushes_arrived {
             for range in written.iter() {
                 state.poisoned.insert(range.clone(), run);
             }
         }
-        if let Some(mirror) = state.view.as_mut().and_then(View::mirror) {
-            mirror.push_ended(pushed);
+        self.push_ended(&mut state, pushes_arrived, pushed_bytes);
+    }
+
+    fn push_ended(&self, state: &mut State, ok: bool, pushed_bytes: u64) {
+        let Some(view) = &mut state.view else { return };
+        if let Some(mirror) = view.mirror() {
+            mirror.push_ended(ok);
+        }
+        if ok && pushed_bytes > 0 {
+            self.count_push(view, pushed_bytes);
         }
     }
 }
@@ -494,4 +614,15 @@ impl Drop for Allocation {
         }
         add(&self.shared.counters.frees, 1);
     }
+}
+
+/// Where each range starts when all are packed.
+fn packed_starts(ranges: &[Range<u64>]) -> Vec<usize> {
+    let mut next = 0;
+    let start = |range: &Range<u64>| {
+        let start = next;
+        next += (range.end - range.start) as usize;
+        start
+    };
+    ranges.iter().map(start).collect()
 }

@@ -22,6 +22,7 @@ use rangemap::RangeSet;
 use crate::allocation::{Allocation, State};
 use crate::counts::ViewReport;
 use crate::error::MemoryError;
+use crate::mirror::Valueless;
 use crate::turn::Turn;
 use crate::view::{ALL_VALID, ALL_VALID_SHIFT, ReadPath, View};
 
@@ -185,10 +186,10 @@ impl Hold {
         for range in ranges.clone() {
             state.check_values(&range)?;
         }
-        let without = state.without_value();
         let site = self.allocation.site(&self.name);
-        let view = state.view.as_mut().expect("a hold establishes the view");
-        let result = view.make_readable(site, &ranges.collect(), &without);
+        let State { view, undefined, poisoned } = &mut *state;
+        let view = view.as_mut().expect("a hold establishes the view");
+        let result = view.make_readable(site, ranges, Valueless { undefined, poisoned });
         let base = view.base().as_ptr();
         self.update_paths(&state);
         result.map(|()| base)
@@ -287,8 +288,11 @@ impl Hold {
         let runs = self.footprint(region)?;
         let with_values: Vec<_> = {
             let state = self.allocation.lock();
-            let without = state.without_value();
-            runs.iter().flat_map(|run| without.gaps(run)).collect()
+            let mut with_values = Vec::new();
+            for run in &runs {
+                state.valueless().gaps(run, |range| with_values.push(range));
+            }
+            with_values
         };
         self.make_readable(with_values.into_iter())?;
         let base = self.make_writable(runs.into_iter())?;

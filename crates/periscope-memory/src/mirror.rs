@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use periscope_hal::{Device, DeviceOp, MemoryId, Push};
-use rangemap::RangeSet;
+use rangemap::{RangeMap, RangeSet};
 
 use crate::buffer::HostBuffer;
 use crate::error::MemoryError;
@@ -39,6 +39,24 @@ pub(crate) enum Filled {
     First(u64),
     /// Only bytes that had become stale.
     Again(u64),
+}
+
+/// Bytes that have no value: what a fill leaves out.
+#[derive(Clone, Copy)]
+pub(crate) struct Valueless<'a> {
+    pub(crate) undefined: &'a RangeSet<u64>,
+    pub(crate) poisoned: &'a RangeMap<u64, u64>,
+}
+
+impl Valueless<'_> {
+    /// Calls `with_value` for the parts of `range` that have a value.
+    pub(crate) fn gaps(&self, range: &Range<u64>, mut with_value: impl FnMut(Range<u64>)) {
+        for defined in self.undefined.gaps(range) {
+            for sound in self.poisoned.gaps(&defined) {
+                with_value(sound);
+            }
+        }
+    }
 }
 
 /// What was known of the bytes that a transfer replaces.
@@ -91,7 +109,7 @@ impl Mirror {
     pub(crate) fn fill(
         &mut self,
         wanted: &RangeSet<u64>,
-        without: &RangeSet<u64>,
+        without: Valueless<'_>,
         device: &dyn Device,
         memory: MemoryId,
     ) -> Result<Filled, MemoryError> {
@@ -105,7 +123,7 @@ impl Mirror {
         let mut stale = Vec::new();
         for chunks in around.iter() {
             for gap in self.valid.gaps(chunks) {
-                stale.extend(without.gaps(&gap));
+                without.gaps(&gap, |range| stale.push(range));
             }
         }
         let bytes: u64 = stale.iter().map(|range| range.end - range.start).sum();
@@ -257,6 +275,11 @@ mod tests {
 
     use super::*;
 
+    fn valueless(undefined: &RangeSet<u64>) -> Valueless<'_> {
+        static POISONED: std::sync::LazyLock<RangeMap<u64, u64>> = std::sync::LazyLock::new(RangeMap::new);
+        Valueless { undefined, poisoned: &POISONED }
+    }
+
     const LEN: u64 = 100;
 
     #[derive(Clone, Debug)]
@@ -359,7 +382,7 @@ mod tests {
                 Op::Fill => {
                     let device = Arc::clone(&self.device);
                     let wanted = std::iter::once(range.clone()).collect();
-                    self.mirror.fill(&wanted, &RangeSet::new(), &*device, self.memory.id).expect("a fill");
+                    self.mirror.fill(&wanted, valueless(&RangeSet::new()), &*device, self.memory.id).expect("a fill");
                     for at in range.clone() {
                         assert_eq!(self.in_mirror(at), self.current[at as usize], "byte {at} after a fill");
                     }
@@ -437,12 +460,12 @@ mod tests {
         world.apply(&Op::HostWrites(7), &(4..6));
         let without: RangeSet<u64> = std::iter::once(10..12).collect();
         let wanted: RangeSet<u64> = std::iter::once(0..2).collect();
-        let filled = world.mirror.fill(&wanted, &without, &*device, world.memory.id).expect("a fill");
+        let filled = world.mirror.fill(&wanted, valueless(&without), &*device, world.memory.id).expect("a fill");
         assert_eq!(filled, Filled::First(16 - 2 - 2));
-        let filled = world.mirror.fill(&wanted, &without, &*device, world.memory.id).expect("a fill");
+        let filled = world.mirror.fill(&wanted, valueless(&without), &*device, world.memory.id).expect("a fill");
         assert_eq!(filled, Filled::Nothing);
         world.mirror.device_writes(std::iter::once(1..3));
-        let filled = world.mirror.fill(&wanted, &without, &*device, world.memory.id).expect("a fill");
+        let filled = world.mirror.fill(&wanted, valueless(&without), &*device, world.memory.id).expect("a fill");
         assert_eq!(filled, Filled::Again(2));
         assert!(!world.mirror.valid.contains(&10));
     }

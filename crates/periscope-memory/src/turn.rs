@@ -4,15 +4,25 @@
 //! The thread that has the turn cannot wait for itself, so it is refused at once: that is an orchestration that calls
 //! `run` or `upload` of its own device.
 
+use std::marker::PhantomData;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
-/// The calling thread has the turn already.
+use periscope_hal::kernel::on_kernel_thread;
+
+/// The caller would wait for itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "a graph is being built on this device by this very thread: runs and transfers of the device cannot be started from its orchestration"
-)]
-pub struct TurnError;
+#[non_exhaustive]
+pub enum TurnError {
+    /// The calling thread has the turn already.
+    #[error(
+        "a run of this device is being built or waited for by this very thread: runs and transfers of the device cannot be started from its orchestration or its kernels"
+    )]
+    Held,
+    /// The calling thread executes kernels, and the run that the kernel belongs to has the turn, or waits for one that has.
+    #[error("runs and transfers cannot be started from a kernel: the device would wait for itself")]
+    InKernel,
+}
 
 /// Hands out the turn of one device.
 #[derive(Debug, Default)]
@@ -21,29 +31,34 @@ pub struct Turns {
     freed: Condvar,
 }
 
-/// The turn. Given back when dropped.
+/// The turn. Given back when dropped. Stays in its thread: what has the turn relies on being alone.
 #[derive(Debug)]
 pub struct Turn {
     turns: Arc<Turns>,
+    /// Neither `Send` nor `Sync`.
+    one_thread: PhantomData<*const ()>,
 }
 
 impl Turns {
     /// Waits for the turn and takes it.
     ///
     /// # Errors
-    /// [`TurnError`] if the calling thread has it.
+    /// [`TurnError`] if the calling thread has it, or is one that executes kernels.
     pub fn take(self: &Arc<Turns>) -> Result<Turn, TurnError> {
+        if on_kernel_thread() {
+            return Err(TurnError::InKernel);
+        }
         let me = thread::current().id();
         let mut holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(other) = *holder {
             if other == me {
-                return Err(TurnError);
+                return Err(TurnError::Held);
             }
             holder = self.freed.wait(holder).unwrap_or_else(PoisonError::into_inner);
         }
         *holder = Some(me);
         drop(holder);
-        Ok(Turn { turns: Arc::clone(self) })
+        Ok(Turn { turns: Arc::clone(self), one_thread: PhantomData })
     }
 }
 
@@ -69,7 +84,7 @@ mod tests {
     fn own_thread_is_refused_and_others_wait() {
         let turns = Arc::new(Turns::default());
         let turn = turns.take().unwrap();
-        assert_eq!(turns.take().unwrap_err(), TurnError);
+        assert_eq!(turns.take().unwrap_err(), TurnError::Held);
         let other = Arc::clone(&turns);
         let thread = thread::spawn(move || drop(other.take().unwrap()));
         drop(turn);

@@ -6,11 +6,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
 use periscope_hal::{Device, DeviceOp, MapAnswer, MemoryId, WindowMode};
-use rangemap::RangeSet;
 
 use crate::counts::{Counters, ViewReport, add};
 use crate::error::MemoryError;
-use crate::mirror::{Filled, Mirror};
+use crate::mirror::{Filled, Mirror, Valueless};
 use crate::settings::MemorySettings;
 
 /// How the host reaches an allocation's bytes.
@@ -203,12 +202,12 @@ impl View {
     pub(crate) fn make_readable(
         &mut self,
         site: Site<'_>,
-        wanted: &RangeSet<u64>,
-        without: &RangeSet<u64>,
+        wanted: impl Iterator<Item = Range<u64>>,
+        without: Valueless<'_>,
     ) -> Result<(), MemoryError> {
         self.open_window(site, WindowMode::Read)?;
         if let Kind::Mirrored(mirror) = &mut self.kind {
-            let bytes = match mirror.fill(wanted, without, site.device, site.memory)? {
+            let bytes = match mirror.fill(&wanted.collect(), without, site.device, site.memory)? {
                 Filled::Nothing => return Ok(()),
                 Filled::First(bytes) => {
                     add(&site.counters.fills, 1);

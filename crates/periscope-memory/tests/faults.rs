@@ -122,15 +122,15 @@ fn a_failed_push_keeps_its_bytes_to_be_pushed() {
             let push = allocation.before_launch(&turn, true).unwrap().unwrap();
             assert_eq!((push.ranges, push.bytes), (std::iter::once(5..6).collect(), vec![99]));
             assert_eq!(allocation.before_launch(&turn, true).unwrap(), None, "it is under way");
-            allocation.launch_refused();
+            allocation.launch_refused(&turn);
             assert_eq!(allocation.before_launch(&turn, true).unwrap().unwrap().bytes, [99]);
             // It starts, and its pushes fail: also those that a task was to overwrite.
             let written: RangeSet<u64> = std::iter::once(0..64).collect();
-            allocation.launched(&written);
-            allocation.failed(1, false, &written);
+            allocation.launched(&turn, &written);
+            allocation.failed(&turn, 1, false, 0, &written);
             assert!(!allocation.is_poisoned(), "no kernel has run");
             assert_eq!(allocation.before_launch(&turn, true).unwrap().unwrap().bytes, [99]);
-            allocation.launch_refused();
+            allocation.launch_refused(&turn);
         }
         assert_eq!(world.memory.counts().pushes, 0);
         assert_eq!(world.download(&allocation)[4..7], [4, 99, 6], "{uri}");

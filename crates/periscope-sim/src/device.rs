@@ -1,5 +1,6 @@
 //! The simulated device: the [`Device`] contract over its memory and its executor.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,8 +29,16 @@ pub struct SimDevice {
     // Before the memory: dropping it waits for launches.
     executor: Executor,
     memory: Arc<Memory>,
-    modules: Mutex<Vec<Arc<[Loaded]>>>,
+    modules: Mutex<Modules>,
     counts: Counts,
+}
+
+/// Kernels by module.
+#[derive(Default)]
+struct Modules {
+    loaded: HashMap<u64, Vec<Loaded>>,
+    /// The number of the next module: never reused.
+    next: u64,
 }
 
 /// A kernel that was loaded.
@@ -81,8 +90,9 @@ impl SimDevice {
         }
         let modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         let module = modules
-            .get(launch.module.0 as usize)
-            .ok_or_else(|| contract(op, format!("module {} was never loaded here", launch.module.0)))?;
+            .loaded
+            .get(&launch.module.0)
+            .ok_or_else(|| contract(op, format!("module {} is not loaded here", launch.module.0)))?;
         for (record, &position) in records.iter().zip(&launch.kernels) {
             let kernel = module
                 .get(usize::from(position))
@@ -108,7 +118,9 @@ impl SimDevice {
     }
 }
 
-impl Device for SimDevice {
+// SAFETY: allocations are disjoint ranges of the device's own reservation, which lives as long as the device; maps are
+// further mappings of exactly those pages; the executor starts a task when its predecessors have ended.
+unsafe impl Device for SimDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }
@@ -252,8 +264,18 @@ impl Device for SimDevice {
             })
             .collect();
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        modules.push(module);
-        Ok(ModuleId(modules.len() as u64 - 1))
+        let id = modules.next;
+        modules.next += 1;
+        modules.loaded.insert(id, module);
+        Ok(ModuleId(id))
+    }
+
+    fn unload_kernels(&self, module: ModuleId) {
+        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        let unloaded = modules.loaded.remove(&module.0);
+        drop(modules);
+        // What kernels captured may do anything when it is dropped, so not under the lock.
+        drop(unloaded);
     }
 
     unsafe fn launch(&self, launch: Launch) -> Result<Arc<dyn Execution>, DeviceError> {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam_deque::{Stealer, Worker};
 use crossbeam_utils::CachePadded;
 use periscope_core::TaskId;
+use periscope_hal::kernel::mark_kernel_thread;
 use periscope_hal::{Completion, Execution};
 
 use crate::member::{Left, execute_alone, execute_shared};
@@ -332,6 +333,7 @@ impl Shared {
 
     /// The life of a helper. It is counted as looking whenever it neither runs a task nor sleeps.
     fn help(&self) {
+        mark_kernel_thread();
         let mut seen_launches = 0;
         let mut patience = 0;
         // A device of one thread executes in whoever waits; its helper is there in case nobody does.
@@ -531,7 +533,8 @@ pub(crate) struct SimExecution {
     shared: Arc<Shared>,
 }
 
-impl Execution for SimExecution {
+// SAFETY: a completion is set when every member has left the launch.
+unsafe impl Execution for SimExecution {
     fn poll(&self) -> Option<Completion> {
         self.shared.nudge(&self.run);
         self.run.ended.get().cloned()

@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use periscope_hal::KernelError;
-use periscope_hal::kernel::BlockBarrier;
+use periscope_hal::kernel::{BlockBarrier, mark_kernel_thread};
 
 /// Where the blocks of one task wait for each other.
 ///
@@ -83,8 +83,10 @@ pub(crate) fn run_together(
         let mut others = Vec::with_capacity(blocks as usize - 1);
         for index in 1..blocks {
             let run = &run;
-            match std::thread::Builder::new().name(format!("sim-block-{index}")).spawn_scoped(scope, move || run(index))
-            {
+            match std::thread::Builder::new().name(format!("sim-block-{index}")).spawn_scoped(scope, move || {
+                mark_kernel_thread();
+                run(index)
+            }) {
                 Ok(thread) => others.push(thread),
                 Err(error) => {
                     // Those that started may wait for this one.

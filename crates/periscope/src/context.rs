@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use elsa::FrozenVec;
-use periscope_core::graph::{Argument, EntryWrites, GraphBuilder, ScopeKind, SubmitError};
+use periscope_core::graph::{Argument, EntryWrites, GraphBuilder, ScopeError, ScopeKind, SubmitError};
 use periscope_core::{
     Access, CoreKind, DType, Element, Footprint, KernelId, Layout, ObjectId, ObjectRegion, PodElement, Predicate,
     Region, TaskDesc, TaskId,
@@ -798,11 +798,7 @@ impl<'run> Context<'run> {
     /// Those of `body`.
     pub fn scope<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R, Error>) -> Result<R, Error> {
         self.scope_begin()?;
-        let result = body(self);
-        let ended = self.scope_end();
-        // What went wrong in the body came first.
-        let result = result?;
-        ended.map(|()| result)
+        self.end_scope_after(body)
     }
 
     /// Runs `body` in a scope without inferred edges between its tasks: their explicit edges must cover all hazards,
@@ -812,11 +808,25 @@ impl<'run> Context<'run> {
     /// Those of `body`.
     pub fn manual_scope<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R, Error>) -> Result<R, Error> {
         self.manual_scope_begin()?;
+        self.end_scope_after(body)
+    }
+
+    fn end_scope_after<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R, Error>) -> Result<R, Error> {
+        let expected = self.graph_mut().depth();
         let result = body(self);
-        let ended = self.scope_end();
+        let found = self.graph_mut().depth();
+        // Scopes that the body left open end here; scopes outside that it ended cannot be opened again.
+        for _ in expected..found {
+            self.graph_mut().scope_end().map_err(ErrorKind::Scope)?;
+        }
+        let ended = if found < expected { Ok(()) } else { self.graph_mut().scope_end() };
         // What went wrong in the body came first.
         let result = result?;
-        ended.map(|()| result)
+        if found != expected {
+            return Err(self.fail(ErrorKind::Scope(ScopeError::Unbalanced { expected, found }).into()));
+        }
+        ended.map_err(|error| self.fail(ErrorKind::Scope(error).into()))?;
+        Ok(result)
     }
 
     /// Begins a scope, for callers that cannot pass a closure.

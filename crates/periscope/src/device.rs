@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use periscope_core::image::Image;
 use periscope_core::{DType, Element, PodElement, Region};
-use periscope_hal::{DeviceInfo, DeviceUri, ModuleId, OpenError, Platform};
-use periscope_memory::{AllocationId, Init, Memory, MemoryCounts, MemorySettings};
+use periscope_hal::{DeviceCounters, DeviceInfo, DeviceUri, ModuleId, OpenError, Platform};
+use periscope_memory::{AllocationId, Init, Memory, MemoryCounts, MemoryError, MemorySettings, Turn};
 use periscope_sim::{SimPlatform, SimSettings};
 
 use crate::arg::Arg;
-use crate::callable::Callable;
+use crate::callable::{Callable, CallableInner};
 use crate::error::{Error, ErrorKind, Place};
 use crate::host_build_graph::{Run, Workshop};
 use crate::report::Report;
@@ -42,8 +42,8 @@ pub fn list_devices() -> Vec<(DeviceUri, String)> {
 
 struct DeviceInner {
     memory: Memory,
-    /// By callable: the kernels that have been loaded.
-    modules: Mutex<HashMap<u64, ModuleId>>,
+    /// By callable: the kernels that have been loaded, until the callable is gone.
+    modules: Mutex<HashMap<u64, (ModuleId, Weak<CallableInner>)>>,
     /// Used by whoever has the turn, so never waited for.
     workshop: Mutex<Workshop>,
     runs: AtomicU64,
@@ -107,6 +107,12 @@ impl Device {
     #[must_use]
     pub fn counts(&self) -> MemoryCounts {
         self.inner.memory.counts()
+    }
+
+    /// What the device itself has done since it was opened: calls, bytes, wake-ups.
+    #[must_use]
+    pub fn device_counters(&self) -> DeviceCounters {
+        self.inner.memory.device().counters()
     }
 
     // ---- memory ----
@@ -184,13 +190,13 @@ impl Device {
     pub fn read_tensor(&self, from: &Resident) -> Result<HostTensor, Error> {
         let mut tensor = HostTensor::zeros(from.dtype(), from.shape())?;
         let bytes = tensor.bytes_mut();
-        self.each_run(from, |turn, run, packed| from.allocation.download(turn, run.start, &mut bytes[packed]))?;
+        self.transfer(from, |turn| from.allocation.download_region(turn, from.region(), bytes))?;
         Ok(tensor)
     }
 
     fn write_bytes(&self, to: &Resident, bytes: &[u8]) -> Result<(), Error> {
         check_distinct(to)?;
-        self.each_run(to, |turn, run, packed| to.allocation.upload(turn, run.start, &bytes[packed]))
+        self.transfer(to, |turn| to.allocation.upload_region(turn, to.region(), bytes))
     }
 
     /// A resident tensor with every element `value`.
@@ -212,15 +218,20 @@ impl Device {
         check_distinct(to)?;
         let stored = value.to_stored();
         let element = bytemuck::bytes_of(&stored);
-        if element.iter().all(|&byte| byte == element[0]) {
-            return self.each_run(to, |turn, run, _| to.allocation.fill(turn, run, element[0]));
-        }
-        // Devices fill with bytes; other values are sent in pieces of bounded size.
-        let piece = element.repeat((1 << 20) / element.len());
-        self.each_run(to, |turn, run, _| {
-            let mut at = run.start;
-            while at < run.end {
-                let len = (run.end - at).min(piece.len() as u64);
+        let region = *to.region();
+        self.transfer(to, |turn| {
+            let whole = region.offset_bytes()..region.offset_bytes() + region.extent_bytes();
+            if region.layout.is_contiguous() && element.iter().all(|&byte| byte == element[0]) {
+                return to.allocation.fill(turn, whole, element[0]);
+            }
+            if !region.layout.is_contiguous() {
+                return to.allocation.upload_region(turn, &region, &element.repeat(region.layout.num_elems() as usize));
+            }
+            // Devices fill with bytes; other values are sent in pieces of bounded size.
+            let piece = element.repeat((1 << 20) / element.len());
+            let mut at = whole.start;
+            while at < whole.end {
+                let len = (whole.end - at).min(piece.len() as u64);
                 to.allocation.upload(turn, at, &piece[..len as usize])?;
                 at += len;
             }
@@ -232,48 +243,39 @@ impl Device {
     /// Waits for its turn on the device.
     ///
     /// # Errors
-    /// Another element type or shape; both in one allocation; bytes without a value; another device's tensor; called from an
-    /// orchestration of this device; the transfer failed.
+    /// Another element type or shape; both in one allocation; bytes without a value (nothing is copied then); another
+    /// device's tensor; called from an orchestration of this device; the transfer failed.
     pub fn copy(&self, from: &Resident, to: &Resident) -> Result<(), Error> {
         check_access(to, from.dtype(), from.num_elems())?;
         check_distinct(to)?;
-        let name = || to.allocation.id().to_string();
+        let mismatch =
+            |problem: String| Error::from(ErrorKind::CopyMismatch { tensor: to.allocation.id().to_string(), problem });
         if from.shape() != to.shape() {
-            return Err(ErrorKind::CopyMismatch {
-                tensor: name(),
-                problem: format!("shape {:?} to {:?}", from.shape(), to.shape()),
-            }
-            .into());
+            return Err(mismatch(format!("shape {:?} to {:?}", from.shape(), to.shape())));
         }
         if from.allocation.id().device != self.inner.memory.number() {
             return Err(ErrorKind::Foreign { tensor: from.allocation.id().to_string() }.into());
         }
         if from.allocation.id() == to.allocation.id() {
-            return Err(ErrorKind::CopyMismatch {
-                tensor: name(),
-                problem: "source and destination are one allocation".into(),
-            }
-            .into());
+            return Err(mismatch("source and destination are one allocation".into()));
         }
-        // The runs of both, cut where either ends.
-        let mut sources = Vec::new();
-        let size = from.dtype().size_bytes();
-        periscope_hal::strided::for_each_row(from.layout().as_ref(), |offset, len| {
-            sources.push(((from.region().offset_elems + offset) * size, len * size));
-        });
-        let mut sources = sources.into_iter();
-        let mut source = (0, 0);
+        let (sources, targets) = (byte_runs(from.region()), byte_runs(to.region()));
         // What has no value is the source's to be blamed for.
-        self.each_run_named(to, from, |turn, run, _| {
-            let mut at = run.start;
-            while at < run.end {
-                if source.1 == 0 {
-                    source = sources.next().expect("as many elements on both sides");
+        self.transfer(from, |_| from.allocation.check_region(from.region()))?;
+        self.transfer(to, |turn| {
+            // The runs of both, cut where either ends.
+            let mut sources = sources.into_iter();
+            let mut source = 0..0;
+            for mut target in targets {
+                while !target.is_empty() {
+                    if source.is_empty() {
+                        source = sources.next().expect("as many elements on both sides");
+                    }
+                    let len = (source.end - source.start).min(target.end - target.start);
+                    to.allocation.copy_from(turn, target.start, &from.allocation, source.start, len)?;
+                    source.start += len;
+                    target.start += len;
                 }
-                let len = source.1.min(run.end - at);
-                to.allocation.copy_from(turn, at, &from.allocation, source.0, len)?;
-                source = (source.0 + len, source.1 - len);
-                at += len;
             }
             Ok(())
         })
@@ -285,12 +287,7 @@ impl Device {
     /// # Errors
     /// Another device's tensor; called from an orchestration of this device; the host has no room for a mirror.
     pub fn prefetch(&self, tensor: &Resident) -> Result<(), Error> {
-        let name = tensor.allocation.id().to_string();
-        if tensor.allocation.id().device != self.inner.memory.number() {
-            return Err(ErrorKind::Foreign { tensor: name }.into());
-        }
-        let turn = self.inner.memory.take_turn()?;
-        Ok(tensor.allocation.prefetch(&turn).map_err(ErrorKind::from)?)
+        self.transfer(tensor, |turn| tensor.allocation.prefetch(turn))
     }
 
     /// The live allocation that holds all of `len_bytes` bytes at a device address, and where in it they start. The address
@@ -310,45 +307,21 @@ impl Device {
         check_access(from, T::DTYPE, from.num_elems())?;
         let mut elements = zeroed_elements::<T>(from.num_elems())?;
         let bytes = bytemuck::cast_slice_mut(&mut elements);
-        self.each_run(from, |turn, run, packed| from.allocation.download(turn, run.start, &mut bytes[packed]))?;
+        self.transfer(from, |turn| from.allocation.download_region(turn, from.region(), bytes))?;
         Ok(elements)
     }
 
-    /// Calls `transfer` with each gapless run of a tensor: its bytes in the allocation, and where they are when packed.
-    fn each_run(
-        &self,
-        tensor: &Resident,
-        transfer: impl FnMut(&periscope_memory::Turn, Range<u64>, Range<usize>) -> Result<(), periscope_memory::MemoryError>,
-    ) -> Result<(), Error> {
-        self.each_run_named(tensor, tensor, transfer)
-    }
-
-    /// As [`Device::each_run`]; errors of the transfer are about `named`.
-    fn each_run_named(
-        &self,
-        tensor: &Resident,
-        named: &Resident,
-        mut transfer: impl FnMut(
-            &periscope_memory::Turn,
-            Range<u64>,
-            Range<usize>,
-        ) -> Result<(), periscope_memory::MemoryError>,
-    ) -> Result<(), Error> {
+    /// Does something to a tensor's memory outside runs: with the turn, errors named after the tensor.
+    fn transfer(&self, tensor: &Resident, body: impl FnOnce(&Turn) -> Result<(), MemoryError>) -> Result<(), Error> {
+        let name = tensor.allocation.id().to_string();
         if tensor.allocation.id().device != self.inner.memory.number() {
-            return Err(ErrorKind::Foreign { tensor: tensor.allocation.id().to_string() }.into());
+            return Err(ErrorKind::Foreign { tensor: name }.into());
         }
         let turn = self.inner.memory.take_turn()?;
-        let (size, mut packed, mut result) = (tensor.dtype().size_bytes(), 0, Ok(()));
-        periscope_hal::strided::for_each_row(tensor.layout().as_ref(), |offset, len| {
-            let start = (tensor.region().offset_elems + offset) * size;
-            let bytes = (len * size) as usize;
-            if result.is_ok() {
-                result = transfer(&turn, start..start + bytes as u64, packed..packed + bytes);
-            }
-            packed += bytes;
-        });
-        let name = named.allocation.id().to_string();
-        result.map_err(|error| Error::memory(error, &name, || Place::Whole(named.shape().to_vec())))
+        if tensor.num_elems() == 0 {
+            return Ok(());
+        }
+        body(&turn).map_err(|error| Error::memory(error, &name, || Place::Whole(tensor.shape().to_vec())))
     }
 
     // ---- runs ----
@@ -400,16 +373,24 @@ impl Device {
 
     fn module(&self, callable: &Callable) -> Result<ModuleId, Error> {
         let mut modules = self.inner.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&module) = modules.get(&callable.inner.id) {
+        if let Some(&(module, _)) = modules.get(&callable.inner.id) {
             return Ok(module);
         }
+        let device = self.inner.memory.device();
+        modules.retain(|_, (module, callable)| {
+            let alive = callable.strong_count() > 0;
+            if !alive {
+                device.unload_kernels(*module);
+            }
+            alive
+        });
         let module = self.inner.memory.device().load_kernels(&callable.inner.kernels).map_err(|source| {
             ErrorKind::Memory(periscope_memory::MemoryError::Device {
                 op: periscope_hal::DeviceOp::LoadKernels,
                 source,
             })
         })?;
-        modules.insert(callable.inner.id, module);
+        modules.insert(callable.inner.id, (module, Arc::downgrade(&callable.inner)));
         Ok(module)
     }
 }
@@ -431,4 +412,15 @@ fn check_access(tensor: &Resident, dtype: DType, elems: u64) -> Result<(), Error
         return Err(Error::element_count(tensor.shape(), elems));
     }
     Ok(())
+}
+
+/// The gapless runs of a region, in row-major order, in bytes of its allocation.
+fn byte_runs(region: &Region) -> Vec<Range<u64>> {
+    let mut runs = Vec::new();
+    let size = region.dtype.size_bytes();
+    periscope_hal::strided::for_each_row(region.layout.as_ref(), |offset, len| {
+        let start = (region.offset_elems + offset) * size;
+        runs.push(start..start + len * size);
+    });
+    runs
 }

@@ -19,6 +19,8 @@ pub enum Place {
     Index(Vec<u64>),
     /// All of a tensor or view of this shape.
     Whole(Vec<u64>),
+    /// Somewhere in the memory that the tensor lies in.
+    Memory,
 }
 
 impl fmt::Display for Place {
@@ -26,6 +28,7 @@ impl fmt::Display for Place {
         match self {
             Place::Index(index) => write!(f, "element {index:?}"),
             Place::Whole(shape) => write!(f, "the view of shape {shape:?}"),
+            Place::Memory => f.write_str("its memory"),
         }
     }
 }
@@ -194,9 +197,19 @@ pub enum ErrorKind {
     /// A run or transfer was started from an orchestration of the same device.
     #[error("{0}")]
     Turn(#[from] TurnError),
-    /// Memory could not be had or moved.
+    /// Memory could not be had.
     #[error("{0}")]
     Memory(MemoryError),
+    /// Memory of a tensor could not be had, or its bytes not be moved.
+    #[error("tensor `{tensor}`, {place}: {source}")]
+    Transfer {
+        /// The tensor.
+        tensor: String,
+        /// Where.
+        place: Place,
+        /// Why.
+        source: MemoryError,
+    },
     /// A device could not be opened.
     #[error("{0}")]
     Open(#[from] OpenError),
@@ -253,7 +266,7 @@ impl Error {
             MemoryError::NoValue { range } => ErrorKind::NoValue { tensor, place: place(), bytes: range },
             MemoryError::Poisoned { range, run } => ErrorKind::Poisoned { tensor, place: place(), run, bytes: range },
             MemoryError::Turn(error) => ErrorKind::Turn(error),
-            other => ErrorKind::Memory(other),
+            source => ErrorKind::Transfer { tensor, place: place(), source },
         }
         .into()
     }
@@ -288,9 +301,12 @@ impl Error {
             ErrorKind::OtherBuild => 304,
             ErrorKind::ScopeEnded { .. } => 305,
             ErrorKind::Turn(_) => 306,
-            ErrorKind::Submit { .. } => 401,
-            ErrorKind::Scope(_) => 402,
+            ErrorKind::Scope(_) => 400,
+            // 401 to 424, by cause.
+            ErrorKind::Submit { source, .. } => 400 + source.code(),
+            ErrorKind::Memory(MemoryError::ZeroSize) => 109,
             ErrorKind::Memory(_) => 501,
+            ErrorKind::Transfer { .. } => 503,
             ErrorKind::Open(_) => 502,
             ErrorKind::Run { .. } => 601,
             ErrorKind::Image(_) => 701,

@@ -9,13 +9,15 @@
 //! succeeded (if copying it back then fails, it holds any mixture). What is kept for the next run (the [`Workshop`]) may be lost on a failure: the next run makes it anew.
 #![expect(unsafe_code, reason = "a launch rests on what a run knows of its image and its memory")]
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use periscope_core::graph::{EntryWrites, GraphBuilder, GraphLimits};
-use periscope_core::image::{EntryRecord, Image, KernelRecord, MemoryKind, signature_hash};
-use periscope_core::{Direction, Footprint, ObjectId, ObjectRegion};
+use periscope_core::image::{
+    EntryRecord, Image, KernelRecord, MemoryKind, NO_KERNEL, TASK_START_TOGETHER, core_kind_from_code, signature_hash,
+};
+use periscope_core::touched::Written;
+use periscope_core::{CoreKind, Direction, Footprint, ObjectId, ObjectRegion};
 use periscope_hal::{Binding, Completion, Launch, LaunchError, ModuleId, Push};
 use periscope_memory::{Allocation, Memory, MemoryCounts, MemoryError, Overlay, Turn};
 use rangemap::RangeSet;
@@ -60,6 +62,13 @@ struct Bound<'a> {
     staged: Option<StagedSide<'a>>,
 }
 
+impl Bound<'_> {
+    /// Bytes of the image's memory as bytes of the allocation.
+    fn shifted(&self, bytes: &RangeSet<u64>) -> RangeSet<u64> {
+        bytes.iter().map(|range| range.start + self.offset_bytes..range.end + self.offset_bytes).collect()
+    }
+}
+
 struct StagedSide<'a> {
     bytes: StagedBytes<'a>,
     direction: Direction,
@@ -93,7 +102,9 @@ impl<'r> Run<'r> {
             if let Some(Host::Graph { overlay }) = &hosts[host] {
                 let (memory, base) = built.graph.memory_of(object);
                 let segment = built.arena.segment_of(memory).expect("graph memory lies in a segment of this build");
-                pushes.extend(overlay.push(segment.device_memory().id, base));
+                let push = overlay.push(segment.device_memory().id, base);
+                account.report.bytes.h2d += push.as_ref().map_or(0, |push| push.bytes.len() as u64);
+                pushes.extend(push);
             }
         }
         self.workshop.staging.reset(self.number);
@@ -107,7 +118,7 @@ impl<'r> Run<'r> {
                 (ExternalKind::Staged(position), Some(Host::Staged { base: bytes, overlay })) => {
                     let len_bytes = image.memories()[memory].len_bytes;
                     let direction = self.callable.params()[position].direction;
-                    (self.stage(len_bytes)?, Some(StagedSide { bytes, direction, overlay }))
+                    (self.stage(&external.name, len_bytes)?, Some(StagedSide { bytes, direction, overlay }))
                 }
                 (ExternalKind::Staged(_), _) => unreachable!("a staged tensor has its host side from the start"),
             };
@@ -131,9 +142,8 @@ impl<'r> Run<'r> {
             let memory = built.graph.memory_of(object).0;
             match external.host().map(|host| &built.hosts[host]) {
                 Some(Host::Resident(hold)) => {
-                    let written = hold
-                        .written()
-                        .map_err(|error| Error::memory(error, &external.name, || Place::Whole(Vec::new())))?;
+                    let written =
+                        hold.written().map_err(|error| Error::memory(error, &external.name, || Place::Memory))?;
                     writes.extend(written.into_iter().map(|(at, bytes)| (memory, at, bytes)));
                 }
                 Some(Host::Staged { overlay, .. }) => collect_writes(&mut writes, overlay, memory, 0),
@@ -153,8 +163,10 @@ impl<'r> Run<'r> {
     }
 
     /// Executes an image that was built elsewhere.
-    pub(crate) fn execute_image(mut self, image: Image, args: &mut [Arg<'_>]) -> Result<Report, Error> {
+    pub(crate) fn execute_image(mut self, mut image: Image, args: &mut [Arg<'_>]) -> Result<Report, Error> {
         let mut account = self.open_account();
+        image.prove()?;
+        self.check_cores(&image)?;
         let kernels = match_kernels(&image, self.callable)?;
         account.report.inferred_joins = image.inferred_join_count() as u64;
         account.report.tasks = image.task_count() as u64 - account.report.inferred_joins;
@@ -170,19 +182,8 @@ impl<'r> Run<'r> {
             }
         }
         account.report.graph_memory_bytes = arena.used_bytes();
-        let bindings = bindings(&image, &bound, &arena);
-        let pushes = image
-            .writes()
-            .iter()
-            .map(|write| {
-                let to = bindings[write.memory as usize];
-                let start = to.offset_bytes + write.offset_bytes;
-                let payload = write.payload_offset as usize..(write.payload_offset + write.len_bytes) as usize;
-                let ranges = std::iter::once(start..start + write.len_bytes).collect();
-                Push { memory: to.memory, ranges, bytes: image.payload()[payload].to_vec() }
-            })
-            .collect();
-        let result = self.launch(image, kernels, &mut bound, &arena, pushes, &mut account);
+        // What the orchestrator wrote is in the image, which the device puts in place itself.
+        let result = self.launch(image, kernels, &mut bound, &arena, Vec::new(), &mut account);
         self.workshop.arena = arena;
         result?;
         Ok(self.close_account(account, &bound))
@@ -214,8 +215,9 @@ impl<'r> Run<'r> {
         report
     }
 
-    fn stage(&mut self, len_bytes: u64) -> Result<Arc<Allocation>, Error> {
-        Ok(self.workshop.staging.take(self.memory, len_bytes, self.number).map_err(ErrorKind::from)?)
+    fn stage(&mut self, name: &str, len_bytes: u64) -> Result<Arc<Allocation>, Error> {
+        let buffer = self.workshop.staging.take(self.memory, len_bytes, self.number);
+        buffer.map_err(|error| Error::memory(error, name, || Place::Memory))
     }
 
     // ---- bind and orchestrate ----
@@ -332,14 +334,11 @@ impl<'r> Run<'r> {
     ) -> Result<(), Error> {
         account.report.edges = image.successors().len() as u64;
         account.report.image_bytes = image.len_bytes();
-        let mut writes_to = image.written_memories();
-        for write in image.writes() {
-            writes_to[write.memory as usize] = true;
-        }
+        let writes_to = image.written_memories();
         let mut pushes = Vec::new();
-        let mut departure = Departure::new(bound.len());
+        let mut departure = Departure::new(self.turn, bound.len());
         for (position, external) in bound.iter().enumerate() {
-            let name_errors = |error| Error::memory(error, &external.name, || Place::Whole(Vec::new()));
+            let name_errors = |error| Error::memory(error, &external.name, || Place::Memory);
             match &external.staged {
                 None => {
                     self.check_poison(&image, external)?;
@@ -360,21 +359,21 @@ impl<'r> Run<'r> {
                 }
             }
         }
-        // After what earlier orchestrations wrote, which those of an image may overwrite.
         pushes.extend(own_pushes);
         if self.memory.settings().poison_uninit {
             for (_, segment) in arena.used() {
                 segment.fill(self.turn, 0..segment.len_bytes(), u8::MAX).map_err(ErrorKind::from)?;
             }
         }
-        // What residents need to know of the launch's writes, exactly.
-        let written: Vec<Option<RangeSet<u64>>> = bound
-            .iter()
-            .map(|external| {
-                (external.staged.is_none() && external.allocation.tracks_writes())
-                    .then(|| written_bytes(&image, external))
-            })
-            .collect();
+        // Which bytes the launch writes, exactly, where somebody needs to know: mirrors, values, copy-back.
+        let mut wanted = vec![false; image.memories().len()];
+        for external in bound.iter() {
+            wanted[external.memory] = match &external.staged {
+                None => external.allocation.tracks_writes(),
+                Some(staged) => staged.direction.writes(),
+            };
+        }
+        let written = image.written_ranges(&wanted);
         let image = Arc::new(image);
         let launch = Launch {
             bindings: bindings(&image, bound, arena),
@@ -395,10 +394,8 @@ impl<'r> Run<'r> {
         };
         let in_flight = InFlight;
         let pushed_bytes = departure.arrived();
-        for (external, written) in bound.iter().zip(&written) {
-            if let Some(written) = written {
-                external.allocation.launched(written);
-            }
+        for external in bound.iter().filter(|external| external.staged.is_none()) {
+            external.allocation.launched(self.turn, &external.shifted(&written[external.memory].all));
         }
         account.report.phases_us.launch = account.launching.elapsed();
         let executing = Instant::now();
@@ -415,17 +412,23 @@ impl<'r> Run<'r> {
         let Completion { result, .. } = completion;
         let outcome = match result {
             Ok(()) => {
-                for ((external, written), pushed_bytes) in bound.iter().zip(&written).zip(pushed_bytes) {
+                for (external, pushed_bytes) in bound.iter().zip(pushed_bytes) {
                     if external.staged.is_none() {
-                        external.allocation.retired(pushed_bytes, written.as_ref().unwrap_or(&RangeSet::new()));
+                        let certainly = external.shifted(&written[external.memory].certainly);
+                        external.allocation.retired(self.turn, pushed_bytes, &certainly);
                     }
                 }
-                self.copy_back(&image, bound).map(|d2h| account.report.bytes.d2h += d2h)
+                self.copy_back(&written, bound).map(|d2h| account.report.bytes.d2h += d2h)
             }
             Err(source) => {
                 let pushes_arrived = !matches!(source, LaunchError::Push { .. });
-                for external in bound.iter().filter(|external| external.staged.is_none()) {
-                    external.allocation.failed(self.number, pushes_arrived, &written_bytes(&image, external));
+                // Now every resident tensor's writes matter, whether it tracks them or not.
+                let written = image.written_ranges(&vec![true; image.memories().len()]);
+                for (external, pushed_bytes) in bound.iter().zip(pushed_bytes) {
+                    if external.staged.is_none() {
+                        let written = external.shifted(&written[external.memory].all);
+                        external.allocation.failed(self.turn, self.number, pushes_arrived, pushed_bytes, &written);
+                    }
                 }
                 Err(ErrorKind::Run { run: self.number, source }.into())
             }
@@ -441,16 +444,11 @@ impl<'r> Run<'r> {
         if !external.allocation.is_poisoned() {
             return Ok(());
         }
-        let mut read = image.read_before_written(external.memory);
-        for range in image_writes(image, external.memory) {
-            read.remove(range);
-        }
-        let read =
-            read.iter().map(|range| range.start + external.offset_bytes..range.end + external.offset_bytes).collect();
+        let read = external.shifted(&image.read_before_written(external.memory));
         match external.allocation.poisoned(&read) {
             None => Ok(()),
             Some((bytes, run)) => {
-                let place = Place::Whole(vec![external.allocation.len_bytes()]);
+                let place = Place::Memory;
                 Err(ErrorKind::Poisoned { tensor: external.name.to_string(), place, run, bytes }.into())
             }
         }
@@ -473,7 +471,7 @@ impl<'r> Run<'r> {
     }
 
     /// Brings what tasks and the orchestrator wrote of OUT and INOUT arguments to the caller's memory.
-    fn copy_back(&self, image: &Image, bound: &mut [Bound<'_>]) -> Result<u64, Error> {
+    fn copy_back(&self, written: &[Written], bound: &mut [Bound<'_>]) -> Result<u64, Error> {
         let mut copied = 0;
         for external in bound {
             let Some(StagedSide { bytes: StagedBytes::Exclusive(bytes), direction, overlay }) = &mut external.staged
@@ -483,12 +481,11 @@ impl<'r> Run<'r> {
             if !direction.writes() {
                 continue;
             }
-            let mut on_device = image.written_ranges(external.memory);
-            on_device.extend(image_writes(image, external.memory));
+            let on_device = &written[external.memory].all;
             copied += external
                 .allocation
-                .download_ranges(self.turn, &on_device, bytes)
-                .map_err(|error| Error::memory(error, &external.name, || Place::Whole(Vec::new())))?;
+                .download_ranges(self.turn, on_device, bytes)
+                .map_err(|error| Error::memory(error, &external.name, || Place::Memory))?;
             for range in overlay.written().iter() {
                 // What a task wrote afterwards is newer.
                 for range in on_device.gaps(range) {
@@ -500,6 +497,32 @@ impl<'r> Run<'r> {
     }
 
     // ---- images built elsewhere ----
+
+    /// Blocks that start together need a core each, on this device as on the one that the image was built for.
+    fn check_cores(&self, image: &Image) -> Result<(), Error> {
+        let geometry = self.memory.device().info().geometry;
+        for (task, record) in image.tasks().iter().enumerate() {
+            if record.flags & TASK_START_TOGETHER == 0 {
+                continue;
+            }
+            for &kernel in record.kernels.iter().filter(|&&kernel| kernel != NO_KERNEL) {
+                let kind = core_kind_from_code(image.kernels()[usize::from(kernel)].core);
+                let cores = match kind {
+                    Some(CoreKind::Cube) => geometry.clusters,
+                    Some(CoreKind::Vector) | None => geometry.vector_cores,
+                };
+                if record.blocks > cores {
+                    let kind = kind.map_or("", CoreKind::name);
+                    let problem = format!(
+                        "the {} blocks of task {task} start together, this device has {cores} {kind} cores",
+                        record.blocks
+                    );
+                    return Err(ErrorKind::ImageMismatch { problem }.into());
+                }
+            }
+        }
+        Ok(())
+    }
 
     fn bind_image<'a>(&mut self, image: &Image, args: &'a mut [Arg<'_>]) -> Result<Vec<Bound<'a>>, Error> {
         let entries = image.entries();
@@ -560,7 +583,13 @@ impl<'r> Run<'r> {
                     }
                     let bytes = bytes.reborrow(direction.writes());
                     let staged = Some(StagedSide { bytes, direction, overlay: Overlay::new(len_bytes) });
-                    Bound { name: name.into(), memory, allocation: self.stage(len_bytes)?, offset_bytes: 0, staged }
+                    Bound {
+                        name: name.into(),
+                        memory,
+                        allocation: self.stage(name, len_bytes)?,
+                        offset_bytes: 0,
+                        staged,
+                    }
                 }
             };
             bound.push(next);
@@ -628,20 +657,6 @@ fn bindings(image: &Image, bound: &[Bound<'_>], arena: &GraphArena) -> Vec<Bindi
     bindings.into_iter().map(|binding| binding.expect("every memory is an external's or a segment's")).collect()
 }
 
-/// The bytes of an external's allocation that the image writes: its tasks, and what its orchestration wrote.
-fn written_bytes(image: &Image, external: &Bound<'_>) -> RangeSet<u64> {
-    let shift = external.offset_bytes;
-    let by_tasks = image.written_ranges(external.memory);
-    let written = by_tasks.into_iter().chain(image_writes(image, external.memory));
-    written.map(|range| range.start + shift..range.end + shift).collect()
-}
-
-/// The bytes of an image's memory that the orchestration wrote when the image was built.
-fn image_writes(image: &Image, memory: usize) -> impl Iterator<Item = Range<u64>> {
-    let writes = image.writes().iter().filter(move |write| write.memory as usize == memory);
-    writes.map(|write| write.offset_bytes..write.offset_bytes + write.len_bytes)
-}
-
 fn collect_writes(writes: &mut Vec<(u32, u64, Vec<u8>)>, overlay: &Overlay, memory: u32, base: u64) {
     writes.extend(overlay.written().iter().map(|range| (memory, base + range.start, overlay.bytes(range).to_vec())));
 }
@@ -663,14 +678,15 @@ impl Drop for InFlight {
 }
 
 /// Host writes that a launch is to carry. Unless it arrives they are dirty again.
-struct Departure {
+struct Departure<'r> {
+    turn: &'r Turn,
     taken: Vec<Option<Arc<Allocation>>>,
     pushed_bytes: Vec<u64>,
 }
 
-impl Departure {
-    fn new(externals: usize) -> Self {
-        Departure { taken: vec![None; externals], pushed_bytes: vec![0; externals] }
+impl<'r> Departure<'r> {
+    fn new(turn: &'r Turn, externals: usize) -> Self {
+        Departure { turn, taken: vec![None; externals], pushed_bytes: vec![0; externals] }
     }
 
     /// The launch has taken them: bytes by external.
@@ -680,10 +696,10 @@ impl Departure {
     }
 }
 
-impl Drop for Departure {
+impl Drop for Departure<'_> {
     fn drop(&mut self) {
         for allocation in self.taken.iter().flatten() {
-            allocation.launch_refused();
+            allocation.launch_refused(self.turn);
         }
     }
 }

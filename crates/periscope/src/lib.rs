@@ -40,14 +40,17 @@ pub use report::{Bytes, Phases, Report, TensorView, ViewCounts};
 pub use task::TaskBuilder;
 pub use tensor::{HostTensor, Resident, Tensor};
 
-pub use periscope_core::graph::SubmitError;
+pub use periscope_core::graph::{ScopeError, SubmitError};
 pub use periscope_core::image::{Image, ImageError};
 pub use periscope_core::{
     Access, Comparison, CoreKind, DType, Direction, Element, KernelId, Layout, LayoutError, PodElement, Predicate,
     TaskDesc, TaskId,
 };
 pub use periscope_hal::{
-    DeviceInfo, DeviceUri, Geometry, Kernel, KernelArgs, KernelError, LaunchError, Strided, StridedMut,
+    DeviceCounters, DeviceInfo, DeviceUri, Geometry, Kernel, KernelArgs, KernelError, LaunchError, OpenError, Strided,
+    StridedMut,
 };
-pub use periscope_memory::{AllocationId, Init, Mechanism, MemoryCounts, MemoryError, MemorySettings, ViewReport};
+pub use periscope_memory::{
+    AllocationId, Init, Mechanism, MemoryCounts, MemoryError, MemorySettings, TurnError, ViewReport,
+};
 pub use periscope_sim::SimSettings;

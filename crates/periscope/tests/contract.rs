@@ -433,7 +433,7 @@ fn graph_memory_ends_with_its_scope() {
                 assert!(matches!(kind, ErrorKind::ScopeEnded { .. }), "{kind:?}");
             }
             let result = ctx.task(COPY).input(tensor).output(memory).submit();
-            assert_refused(result, 401, &["graph memory", "scope has ended"]);
+            assert_refused(result, 411, &["graph memory", "scope has ended"]);
         }
         Ok(())
     });
@@ -443,7 +443,7 @@ fn graph_memory_ends_with_its_scope() {
 fn scopes_begin_and_end_in_pairs_and_keep_the_first_cause() {
     everywhere(|bench| {
         let result = bench.run(&[], &mut [], |ctx, _| ctx.scope_end());
-        assert_refused(result, 402, &["no scope is open"]);
+        assert_refused(result, 400, &["no scope is open"]);
         let result = bench.run(&[], &mut [], |ctx, _| {
             ctx.scope(|ctx| {
                 ctx.scope_end()?;
@@ -467,7 +467,7 @@ fn producers_are_known_in_manual_scopes_and_edges_are_checked() {
             refused(bench, ctx, tensor, Touch::ReadInto, 201, &["`add`"]);
             refused(bench, ctx, tensor, Touch::WriteFrom, 201, &["`add`"]);
             let uncovered = ctx.task(COPY).input(tensor).output(sink).submit();
-            let kind = assert_refused(uncovered, 401, &["task 0", "no explicit edge"]);
+            let kind = assert_refused(uncovered, 423, &["task 0", "no explicit edge"]);
             assert!(matches!(kind, ErrorKind::Submit { source: SubmitError::UncoveredHazard { .. }, .. }), "{kind:?}");
             ctx.task(COPY).input(tensor).output(sink).after(first).submit()?;
             Ok(())
@@ -767,7 +767,7 @@ fn arguments_that_cannot_serve_are_refused() {
         assert_refused(Arg::read(&[3, 3], &START).map(|_| ()), 103, &["[3, 3]"]);
         assert_refused(Arg::read(&[1; 9], &[1i32]).map(|_| ()), 101, &["9 dimensions"]);
         assert_refused(bench.device.upload([9], &START), 103, &["[9]"]);
-        assert_refused(bench.device.alloc_uninit::<i32>([0]), 501, &["0 bytes"]);
+        assert_refused(bench.device.alloc_uninit::<i32>([0]), 109, &["0 bytes"]);
         assert_refused(bench.device.alloc_uninit::<i32>([1 << 40, 1 << 40]), 101, &["overflows"]);
         assert_refused(bench.device.alloc_uninit::<i32>([1 << 50]), 501, &["exhausted"]);
         assert_refused(HostTensor::zeros(DType::F64, &[1 << 58]), 501, &["cannot reserve"]);
@@ -786,7 +786,7 @@ fn tasks_write_only_what_the_signature_declares_by_bytes() {
             .run(&[("all", IN), ("left", INOUT)], args, |ctx, tensors| {
                 ctx.task(FILL).output(tensors[0].slice(0, 0..4)?).scalar(1).submit()?;
                 let result = ctx.task(FILL).output(tensors[0].slice(0, 3..5)?).scalar(2).submit();
-                let kind = assert_refused(result, 401, &["no OUT or INOUT entry tensor covers"]);
+                let kind = assert_refused(result, 414, &["no OUT or INOUT entry tensor covers"]);
                 assert!(matches!(kind, ErrorKind::Submit { source: SubmitError::NotAnOutput { .. }, .. }), "{kind:?}");
                 Ok(())
             })
@@ -796,7 +796,7 @@ fn tasks_write_only_what_the_signature_declares_by_bytes() {
         let result = bench.run(&[("subject", IN)], args, |ctx, tensors| {
             ctx.task(FILL).output(tensors[0]).scalar(2).submit().map(|_| ())
         });
-        assert_refused(result, 401, &["`subject`"]);
+        assert_refused(result, 414, &["`subject`"]);
     });
 }
 
@@ -804,7 +804,7 @@ fn tasks_write_only_what_the_signature_declares_by_bytes() {
 fn a_task_whose_own_arguments_overlap_is_refused() {
     every_subject(&[Subject::Resident(INOUT), Subject::Staged(INOUT), Subject::Graph], |_, _, ctx, tensor, _| {
         let result = ctx.task(COPY).input(tensor.slice(0, 0..5)?).output(tensor.slice(0, 3..8)?).submit();
-        let kind = assert_refused(result, 401, &["overlap", "INOUT"]);
+        let kind = assert_refused(result, 413, &["overlap", "INOUT"]);
         assert!(matches!(kind, ErrorKind::Submit { source: SubmitError::ArgumentsOverlap { .. }, .. }), "{kind:?}");
         assert_eq!(ctx.read::<i32>(tensor, [4])?, 14);
         Ok(())

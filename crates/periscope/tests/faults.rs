@@ -117,7 +117,7 @@ fn another_arguments_failure_keeps_what_was_to_be_pushed() {
             ctx.task(READ).input(tensors[1]).submit()?;
             Ok(())
         });
-        assert_refused(result, 501, &["injected"]);
+        assert_refused(result, 503, &["injected"]);
         bench.spy.take_pushes();
         bench.run(&[("resident", IN)], &mut [Arg::from(&resident)], |_, _| Ok(())).unwrap();
         let pushes = bench.spy.take_pushes();
@@ -130,7 +130,7 @@ fn another_arguments_failure_keeps_what_was_to_be_pushed() {
 fn a_failed_upload_leaves_a_new_tensor_unmade() {
     everywhere(|bench| {
         bench.spy.fail(DeviceOp::CopyIn, 1);
-        assert_refused(bench.device.upload([4], &START), 501, &["copy to device", "injected"]);
+        assert_refused(bench.device.upload([4], &START), 503, &["copy to device", "injected"]);
         bench.spy.fail(DeviceOp::Fill, 1);
         assert_refused(bench.device.alloc_zeroed::<i32>([4]), 501, &["fill", "injected"]);
         assert_eq!(bench.spy.count(DeviceOp::Alloc), bench.spy.count(DeviceOp::Free), "{}", bench.uri);
@@ -150,7 +150,7 @@ fn a_failed_fill_of_a_guard_is_latched() {
             assert!(ctx.view_mut::<i32>(tensors[0]).is_err(), "it would succeed now");
             Ok(())
         });
-        assert_refused(result, 501, &["copy to host", "injected"]);
+        assert_refused(result, 503, &["copy to host", "injected"]);
         assert_eq!(bench.read(&resident), START, "{uri}");
     }
 }

@@ -443,7 +443,9 @@ fn task(ctx: &mut Context<'_>, model: &mut RunModel, kernel: u8, entries: &[Entr
     };
     let overlap = (0..entries.len()).any(|a| (0..a).any(|b| meets(a, b)));
     if closed || undeclared || overlap {
-        assert_refused(result, 401, &[]);
+        // Which of them is found first is the runtime's business.
+        let code = result.as_ref().unwrap_err().code();
+        assert!(closed && code == 411 || undeclared && code == 414 || overlap && code == 413, "{code}");
         return;
     }
     result.unwrap();
@@ -537,7 +539,7 @@ fn orchestrate(
                     closed.into_iter().for_each(|object| model.objects[object].open = false);
                 }
                 None => {
-                    assert_refused(ctx.scope_end(), 402, &[]);
+                    assert_refused(ctx.scope_end(), 400, &[]);
                 }
             },
             Action::Fail => return Err(Error::orchestration("the program says so")),

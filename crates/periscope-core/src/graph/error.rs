@@ -266,6 +266,38 @@ pub enum SubmitError {
 }
 
 impl SubmitError {
+    /// A small number that stays the same between versions.
+    #[must_use]
+    pub fn code(&self) -> u32 {
+        use SubmitError as E;
+        match self {
+            E::UnknownKernel { .. } => 1,
+            E::TooManyLanes { .. } => 2,
+            E::LanesDiffer { .. } => 3,
+            E::LanesOfOneKind { .. } => 4,
+            E::ArgumentCount { .. } => 5,
+            E::ArgumentDType { .. } => 6,
+            E::ArgumentDirection { .. } => 7,
+            E::ScalarCount { .. } => 8,
+            E::OutsideObject { .. } => 9,
+            E::UnknownObject { .. } => 10,
+            E::ObjectClosed { .. } => 11,
+            E::AliasedWrite { .. } => 12,
+            E::ArgumentsOverlap { .. } => 13,
+            E::NotAnOutput { .. } => 14,
+            E::NoBlocks => 15,
+            E::TooManyBlocks { .. } => 16,
+            E::NotSplit { .. } => 17,
+            E::SplitDimension { .. } => 18,
+            E::SplitUneven { .. } => 19,
+            E::UnknownTask { .. } => 20,
+            E::PredicateElems { .. } => 21,
+            E::PredicateDType { .. } => 22,
+            E::UncoveredHazard { .. } => 23,
+            E::Exhausted { .. } => 24,
+        }
+    }
+
     /// The argument that the refusal is about, if it is about one.
     #[must_use]
     pub fn argument(&self) -> Option<Argument> {
@@ -304,4 +336,12 @@ pub enum ScopeError {
     /// Every scope that was begun has ended.
     #[error("no scope is open: there are more ends than begins")]
     NotOpen,
+    /// The body of a scope began or ended more scopes than it ended or began.
+    #[error("{found} scopes are open at the end of a scope's body, {expected} were at its start")]
+    Unbalanced {
+        /// Scopes open at the start of the body, the body's own included.
+        expected: usize,
+        /// Scopes open at its end.
+        found: usize,
+    },
 }

@@ -107,7 +107,8 @@ struct PushFailed {
     bytes: u64,
 }
 
-impl Execution for PushFailed {
+// SAFETY: nothing was launched.
+unsafe impl Execution for PushFailed {
     fn poll(&self) -> Option<Completion> {
         let source = DeviceError::Failed { op: DeviceOp::CopyInRanges, message: "injected".into() };
         let result = Err(LaunchError::Push { bytes: self.bytes, source });
@@ -121,7 +122,8 @@ impl Execution for PushFailed {
     }
 }
 
-impl Device for Spy {
+// SAFETY: every answer is the inner device's, or a failure.
+unsafe impl Device for Spy {
     fn info(&self) -> &DeviceInfo {
         self.inner.info()
     }
@@ -219,6 +221,10 @@ impl Device for Spy {
     fn load_kernels(&self, kernels: &[Kernel]) -> Result<ModuleId, DeviceError> {
         self.call(DeviceOp::LoadKernels, None)?;
         self.inner.load_kernels(kernels)
+    }
+
+    fn unload_kernels(&self, module: ModuleId) {
+        self.inner.unload_kernels(module);
     }
 
     unsafe fn launch(&self, launch: Launch) -> Result<Arc<dyn Execution>, DeviceError> {
