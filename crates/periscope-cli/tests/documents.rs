@@ -27,6 +27,34 @@ fn architecture_names_every_crate_and_only_those() {
     assert_eq!(described, crates());
 }
 
+/// Every Rust file of the workspace.
+fn sources(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(fs::read_to_string(path).unwrap());
+        }
+    }
+}
+
+#[test]
+fn every_test_named_after_a_field_case_is_listed_and_every_listed_one_exists() {
+    let page = fs::read_to_string(root().join("docs/field-cases.md")).unwrap();
+    let names = |text: &str, before: &str| -> BTreeSet<String> {
+        let parts = text.split(&format!("{before}field_")).skip(1);
+        let name = |part: &str| part.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap().to_owned();
+        parts.map(name).collect()
+    };
+    let mut files = Vec::new();
+    sources(&root().join("crates"), &mut files);
+    // Written so that this file does not look like a test of a case itself.
+    let prefix = ["fn", " "].concat();
+    let tests: BTreeSet<String> = files.iter().flat_map(|file| names(file, &prefix)).collect();
+    assert_eq!(names(&page, "`"), tests);
+}
+
 /// The edges that ARCHITECTURE.md draws. A new one is a decision: change both.
 const EDGES: &[(&str, &[&str])] = &[
     ("periscope-core", &[]),

@@ -30,89 +30,10 @@ use periscope_memory::{
 
 use crate::arena::GraphArena;
 use crate::arg::StagedBytes;
+use crate::build::{Build, Built, External, ExternalKind, Host, NO_HOST, Object};
 use crate::error::{Error, ErrorKind, Place};
-use crate::task::TaskBuilder;
+use crate::task::{Draft, TaskBuilder};
 use crate::tensor::{Home, Tensor};
-
-/// How the orchestrator reaches an object's bytes, from its first touch on.
-pub(crate) enum Host<'run> {
-    Resident(Hold),
-    Staged { base: StagedBytes<'run>, overlay: Overlay },
-    Graph { overlay: Overlay },
-}
-
-const NO_HOST: u32 = u32::MAX;
-
-/// Memory that was passed in or captured.
-pub(crate) struct External {
-    pub(crate) name: Arc<str>,
-    pub(crate) kind: ExternalKind,
-    /// Position in `hosts`, or [`NO_HOST`].
-    host: u32,
-}
-
-pub(crate) enum ExternalKind {
-    Resident(Arc<Allocation>),
-    /// The argument's position. Its host side exists from the start.
-    Staged(usize),
-}
-
-/// What an object of the graph is to the runtime.
-#[derive(Clone, Copy)]
-enum Object {
-    External(u32),
-    /// Graph memory; the position in `hosts` of what the orchestrator wrote to it, or [`NO_HOST`].
-    Graph {
-        host: u32,
-    },
-}
-
-struct Build {
-    graph: GraphBuilder,
-    objects: Vec<Object>,
-    externals: Vec<External>,
-    /// By allocation slot: generation and object. Finds a resident tensor's object without hashing.
-    slots: Vec<(u64, u32)>,
-    arena: GraphArena,
-}
-
-impl Build {
-    fn name_of(&self, object: u32) -> String {
-        match self.objects[object as usize] {
-            Object::External(external) => self.externals[external as usize].name.to_string(),
-            Object::Graph { .. } => format!("graph memory {object}"),
-        }
-    }
-}
-
-/// The arguments of a task that is being put together. Reused from task to task.
-#[derive(Default)]
-pub(crate) struct Draft {
-    pub(crate) kernels: Vec<KernelId>,
-    pub(crate) accesses: Vec<Access<ObjectRegion>>,
-    pub(crate) scalars: Vec<u64>,
-    pub(crate) after: Vec<TaskId>,
-    pub(crate) predicate: Option<Predicate<ObjectRegion>>,
-    pub(crate) error: Option<Error>,
-}
-
-impl Draft {
-    pub(crate) fn restart(&mut self, kernels: &[KernelId]) {
-        self.kernels.clear();
-        self.kernels.extend_from_slice(kernels);
-        self.accesses.clear();
-        self.scalars.clear();
-        self.after.clear();
-        self.predicate = None;
-        self.error = None;
-    }
-
-    /// Remembers the first argument that cannot be used.
-    #[cold]
-    pub(crate) fn fail(&mut self, error: Error) {
-        self.error.get_or_insert(error);
-    }
-}
 
 /// One build: see the module's documentation, and the access contract in the crate's.
 pub struct Context<'run> {
@@ -126,26 +47,6 @@ pub struct Context<'run> {
     pub(crate) draft: Draft,
     latching: bool,
     latched: RefCell<Option<Error>>,
-}
-
-/// What is left of a build when its orchestration has returned.
-pub(crate) struct Built<'run> {
-    pub(crate) graph: GraphBuilder,
-    pub(crate) externals: Vec<External>,
-    /// The object of each external.
-    pub(crate) external_objects: Vec<ObjectId>,
-    pub(crate) arena: GraphArena,
-    pub(crate) hosts: Vec<Host<'run>>,
-    /// Objects of graph memory that the orchestrator wrote, with their position in `hosts`.
-    pub(crate) graph_hosts: Vec<(ObjectId, usize)>,
-    pub(crate) latched: Option<Error>,
-}
-
-impl External {
-    /// Position in [`Built::hosts`], if the orchestrator touched it (or it is staged).
-    pub(crate) fn host(&self) -> Option<usize> {
-        (self.host != NO_HOST).then_some(self.host as usize)
-    }
 }
 
 impl<'run> Context<'run> {

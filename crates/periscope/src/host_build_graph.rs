@@ -24,8 +24,9 @@ use rangemap::RangeSet;
 
 use crate::arena::GraphArena;
 use crate::arg::{Arg, ArgKind, StagedBytes};
+use crate::build::{Built, ExternalKind, Host};
 use crate::callable::Callable;
-use crate::context::{Built, Context, ExternalKind, Host};
+use crate::context::Context;
 use crate::error::{Error, ErrorKind, Place};
 use crate::report::{Phases, Report, TensorView};
 use crate::staging::Staging;

@@ -21,6 +21,7 @@
 
 mod arena;
 mod arg;
+mod build;
 mod callable;
 mod context;
 mod device;

@@ -15,6 +15,35 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::tensor::Tensor;
 
+/// The arguments of a task that is being put together. Reused from task to task.
+#[derive(Default)]
+pub(crate) struct Draft {
+    pub(crate) kernels: Vec<KernelId>,
+    pub(crate) accesses: Vec<Access<ObjectRegion>>,
+    pub(crate) scalars: Vec<u64>,
+    pub(crate) after: Vec<TaskId>,
+    pub(crate) predicate: Option<Predicate<ObjectRegion>>,
+    pub(crate) error: Option<Error>,
+}
+
+impl Draft {
+    pub(crate) fn restart(&mut self, kernels: &[KernelId]) {
+        self.kernels.clear();
+        self.kernels.extend_from_slice(kernels);
+        self.accesses.clear();
+        self.scalars.clear();
+        self.after.clear();
+        self.predicate = None;
+        self.error = None;
+    }
+
+    /// Remembers the first argument that cannot be used.
+    #[cold]
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.error.get_or_insert(error);
+    }
+}
+
 /// A task that is being put together, in the context's own lists. Nothing happens until [`TaskBuilder::submit`].
 #[must_use = "a task does nothing until it is submitted"]
 pub struct TaskBuilder<'c, 'run> {

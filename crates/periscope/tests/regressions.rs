@@ -199,8 +199,9 @@ fn a_transfer_of_a_strided_view_is_one_transfer() {
         device.write(&columns, &two).unwrap();
         assert_eq!(device.read::<i32>(&columns).unwrap(), two, "{uri}");
         let during = device.device_counters();
-        let calls =
-            |counters: &periscope::DeviceCounters| counters.copies_in + counters.copies_out + counters.range_copies_in + counters.range_copies_out;
+        let calls = |counters: &periscope::DeviceCounters| {
+            counters.copies_in + counters.copies_out + counters.range_copies_in + counters.range_copies_out
+        };
         assert!(calls(&during) - calls(&before) <= 4, "{uri}: {during:?}");
     }
 }
