@@ -43,7 +43,8 @@ fn sources(folder: &Path, found: &mut Vec<String>) {
 fn every_test_named_after_a_field_case_is_listed_and_every_listed_one_exists() {
     let page = fs::read_to_string(root().join("docs/field-cases.md")).unwrap();
     let names = |text: &str, before: &str| -> BTreeSet<String> {
-        let parts = text.split(&format!("{before}field_")).skip(1);
+        let start = format!("{before}field_");
+        let parts = text.split(&start).skip(1);
         let name = |part: &str| part.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap().to_owned();
         parts.map(name).collect()
     };
