@@ -7,7 +7,10 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 /// A table with these column titles; `right` columns are aligned to the right.
 pub(crate) fn table(titles: &[&str], right: &[usize]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(titles);
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    if !titles.is_empty() {
+        table.set_header(titles);
+    }
     if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
         table.force_no_tty();
     }

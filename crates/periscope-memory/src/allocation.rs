@@ -128,6 +128,7 @@ impl Allocation {
             len: self.len_bytes,
             counters: &self.shared.counters,
             settings: &self.shared.settings,
+            distrust: self.shared.distrust.as_deref(),
             name,
         }
     }

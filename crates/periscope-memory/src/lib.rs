@@ -31,6 +31,7 @@ mod hold;
 mod memory;
 mod mirror;
 mod overlay;
+mod probe;
 mod settings;
 mod turn;
 mod view;

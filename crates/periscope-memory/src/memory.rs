@@ -11,6 +11,7 @@ use rangemap::{RangeMap, RangeSet};
 use crate::allocation::{Allocation, AllocationId, State};
 use crate::counts::{Counters, MemoryCounts, add};
 use crate::error::MemoryError;
+use crate::probe;
 use crate::settings::MemorySettings;
 use crate::turn::{Turn, TurnError, Turns};
 
@@ -28,6 +29,8 @@ pub(crate) struct Shared {
     pub(crate) number: u32,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) settings: MemorySettings,
+    /// Why mappings of the device are not to be relied on, if the start-up probe found so.
+    pub(crate) distrust: Option<String>,
     pub(crate) counters: Counters,
     pub(crate) turns: Arc<Turns>,
     slots: Mutex<Slots>,
@@ -73,11 +76,16 @@ pub(crate) fn next_generation() -> u64 {
 }
 
 impl Memory {
-    /// The memory of an opened device.
+    /// The memory of an opened device. Probes whether its mappings can be relied on (see `probe`), with calls of its own.
     #[must_use]
     pub fn new(device: Arc<dyn Device>, settings: MemorySettings) -> Memory {
+        let distrust = probe::distrust(&*device);
+        if let Some(reason) = &distrust {
+            log::warn!("{}: {reason}; every host view is a mirror", device.info().uri);
+        }
         Memory {
             shared: Arc::new(Shared {
+                distrust,
                 number: NEXT_DEVICE.fetch_add(1, Relaxed),
                 device,
                 settings,

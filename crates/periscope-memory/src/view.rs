@@ -83,6 +83,8 @@ pub(crate) struct Site<'a> {
     pub(crate) len: u64,
     pub(crate) counters: &'a Counters,
     pub(crate) settings: &'a MemorySettings,
+    /// Why mappings are not to be asked for.
+    pub(crate) distrust: Option<&'a str>,
     /// For messages.
     pub(crate) name: &'a str,
 }
@@ -90,8 +92,11 @@ pub(crate) struct Site<'a> {
 impl View {
     /// Asks the platform and takes the best that it grants. Moves no tensor byte.
     pub(crate) fn establish(site: Site<'_>) -> Result<View, MemoryError> {
-        // SAFETY: the allocation is live, and the range is all of it.
-        let answer = unsafe { site.device.map(site.memory, 0..site.len) };
+        let answer = match site.distrust {
+            Some(reason) => Ok(MapAnswer::Refused { reason: reason.to_owned() }),
+            // SAFETY: the allocation is live, and the range is all of it.
+            None => unsafe { site.device.map(site.memory, 0..site.len) },
+        };
         let (kind, mechanism, reason) = match answer {
             Ok(MapAnswer::Identity(base)) => {
                 (Kind::Identity(base.0), Mechanism::Identity, "device memory is host memory".to_owned())

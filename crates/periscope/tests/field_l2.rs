@@ -3,7 +3,7 @@
 //! | row | test |
 //! |---|---|
 //! | V1 V2 V3 V4 V5 V6 V10 V11 | `field_v1_…` … `field_v11_…`: host views |
-//! | C1 C2 C4 C6 C9 C11 | `field_c1_…` … `field_c11_…`: coherence |
+//! | C1 C2 C4 C6 C9 C11 C13 | `field_c1_…` … `field_c13_…`: coherence |
 //! | A1 A2 A3 A6 A7 | `field_a1_…` … `field_a7_…`: lifetime |
 //! | G1 G3 G4 G10 | `field_g1_…` … `field_g10_…`: graph (G5, G11: see the graph builder's and the simulator's own tests) |
 //! | S1 S3 S4 S5 S6 S7 S8 S10 S11 S12 | `field_s1_…` … `field_s12_…`: views and strides (S2: `contract`, wrong arguments) |
@@ -16,6 +16,7 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use common::*;
 use periscope::{Arg, Error, HostTensor, Mechanism, PodElement, Resident, Tensor};
@@ -1045,6 +1046,7 @@ fn field_p7_a_staged_control_tensor_is_read_where_it_is() {
     everywhere(|bench| {
         let control: Vec<i32> = (0..1000).collect();
         let inner = bench.clone();
+        let copies_out = bench.counts().1.copies_out;
         let args = &mut [Arg::read(&[1000], &control).unwrap()];
         bench
             .run(&[("control", IN)], args, move |ctx, tensors| {
@@ -1057,7 +1059,7 @@ fn field_p7_a_staged_control_tensor_is_read_where_it_is() {
                 Ok(())
             })
             .unwrap();
-        assert_eq!(bench.counts().1.copies_out, 0);
+        assert_eq!(bench.counts().1.copies_out, copies_out, "{}", bench.uri);
     });
 }
 
@@ -1175,5 +1177,42 @@ proptest! {
                 assert_eq!(values, after, "{} staged: {staged}", bench.uri);
             }
         });
+    }
+}
+
+#[test]
+fn field_c13_a_mapping_that_loses_what_the_host_stores_is_not_used() {
+    for uri in PROFILES {
+        let spy = Spy::open(uri);
+        // What this device grants is memory that it never looks at.
+        spy.lie();
+        let device =
+            periscope::Device::from_hal(Arc::clone(&spy) as Arc<dyn periscope_hal::Device>, Default::default());
+        let tensor = device.upload([4], &[1i32, 2, 3, 4]).unwrap();
+        let maps = spy.count(DeviceOp::Map);
+        let add = periscope::Kernel::host("add", periscope::CoreKind::Vector, |args| {
+            let mut data = args.output::<i32>(0)?;
+            for index in 0..4 {
+                let value = data.get(&[index])?;
+                data.set(&[index], value + 10)?;
+            }
+            Ok(())
+        })
+        .inout::<i32>();
+        let id = periscope::KernelId(0);
+        let callable =
+            periscope::Callable::builder("add").inout("tensor").kernel(id, add).orchestrate(move |ctx, args| {
+                assert_eq!(ctx.read::<i32>(args[0], [1])? % 10, 2);
+                ctx.write(args[0], [0], 5i32)?;
+                ctx.task(id).inout(args[0]).submit().map(|_| ())
+            });
+        for _ in 0..2 {
+            device.run(&callable, &mut [(&tensor).into()]).unwrap();
+        }
+        assert_eq!(device.read::<i32>(&tensor).unwrap(), [15, 22, 23, 24], "{uri}");
+        let view = tensor.view_report().unwrap();
+        assert_eq!(view.mechanism, Mechanism::Mirrored, "{uri}");
+        assert!(view.reason.contains("start-up probe"), "{uri}: {}", view.reason);
+        assert_eq!(spy.count(DeviceOp::Map), maps, "{uri}: no map is asked for any more");
     }
 }

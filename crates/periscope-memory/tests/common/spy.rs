@@ -4,14 +4,15 @@
 #![expect(unsafe_code, reason = "a device's methods are unsafe: each hands its caller's promise on")]
 
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use periscope_core::TaskId;
 use periscope_hal::{
-    Completion, Device, DeviceCounters, DeviceError, DeviceInfo, DeviceMemory, DeviceOp, Execution, Kernel, Launch,
-    LaunchError, MapAnswer, MemoryId, ModuleId, Platform, Push, WindowMode,
+    Completion, Device, DeviceCounters, DeviceError, DeviceInfo, DeviceMemory, DeviceOp, Execution, HostPtr, Kernel,
+    Launch, LaunchError, MapAnswer, MemoryId, ModuleId, Platform, Push, WindowMode,
 };
 use periscope_sim::{SimPlatform, SimSettings};
 
@@ -29,6 +30,9 @@ pub struct Spy {
     faults: Mutex<Vec<(DeviceOp, usize)>>,
     push_fault: AtomicBool,
     refuse_maps: AtomicBool,
+    lie: AtomicBool,
+    /// What lying maps were answered with: host memory that the device never sees.
+    lies: Mutex<Vec<(MemoryId, Box<[u8]>)>>,
 }
 
 impl Spy {
@@ -43,6 +47,8 @@ impl Spy {
             faults: Mutex::default(),
             push_fault: AtomicBool::new(false),
             refuse_maps: AtomicBool::new(false),
+            lie: AtomicBool::new(false),
+            lies: Mutex::default(),
         })
     }
 
@@ -65,6 +71,16 @@ impl Spy {
     /// Every request to map is refused from now on, whatever the device says of itself.
     pub fn refuse_maps(&self) {
         self.refuse_maps.store(true, SeqCst);
+    }
+
+    /// Every map is granted from now on, and what the host stores through it is lost.
+    pub fn lie(&self) {
+        self.lie.store(true, SeqCst);
+    }
+
+    /// Forgets the calls so far: those of the start-up probe, for instance.
+    pub fn forget_calls(&self) {
+        self.calls.lock().unwrap().clear();
     }
 
     /// Calls so far, in order.
@@ -196,12 +212,24 @@ unsafe impl Device for Spy {
         if self.refuse_maps.load(SeqCst) {
             return Ok(MapAnswer::Refused { reason: "map refused by the test".into() });
         }
+        if self.lie.load(SeqCst) {
+            let mut lie = vec![0; (range.end - range.start) as usize].into_boxed_slice();
+            let base = HostPtr(NonNull::from(&mut lie[0]));
+            self.lies.lock().unwrap().push((memory, lie));
+            return Ok(MapAnswer::Mapped(base));
+        }
         // SAFETY: the caller's promise.
         unsafe { self.inner.map(memory, range) }
     }
 
     unsafe fn unmap(&self, memory: MemoryId) -> Result<(), DeviceError> {
         self.call(DeviceOp::Unmap, Some(memory))?;
+        let mut lies = self.lies.lock().unwrap();
+        if let Some(lie) = lies.iter().position(|(mapped, _)| *mapped == memory) {
+            lies.swap_remove(lie);
+            return Ok(());
+        }
+        drop(lies);
         // SAFETY: the caller's promise.
         unsafe { self.inner.unmap(memory) }
     }
