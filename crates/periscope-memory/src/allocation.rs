@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use periscope_core::Footprint;
@@ -85,6 +85,8 @@ pub struct Allocation {
     pub(crate) len_bytes: u64,
     /// A build has a [`Hold`](crate::Hold) of it.
     pub(crate) held: AtomicBool,
+    /// When a build last took hold of it, by the device's count of holds.
+    pub(crate) last_used: AtomicU64,
     pub(crate) state: Mutex<State>,
 }
 
@@ -129,6 +131,8 @@ impl Allocation {
             counters: &self.shared.counters,
             settings: &self.shared.settings,
             distrust: self.shared.distrust.as_deref(),
+            shared: &self.shared,
+            id: self.id,
             name,
         }
     }

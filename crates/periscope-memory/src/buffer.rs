@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::error::MemoryError;
 
@@ -40,6 +40,24 @@ impl HostBuffer {
     /// The first byte. Valid for the length asked for, as long as the buffer lives.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
+    }
+}
+
+impl HostBuffer {
+    /// Gives the whole pages of `range` back: they read as zero afterwards. A range that fails stays as it is.
+    pub(crate) fn release(&self, range: std::ops::Range<u64>) {
+        let page = rustix::param::page_size() as u64;
+        let (start, end) = (range.start.next_multiple_of(page), range.end / page * page);
+        if start >= end || end > self.len as u64 {
+            return;
+        }
+        // SAFETY: whole pages of our own anonymous mapping, whose contents the caller does not need any more.
+        let released = unsafe {
+            madvise(self.base.as_ptr().add(start as usize).cast(), (end - start) as usize, Advice::LinuxDontNeed)
+        };
+        if let Err(error) = released {
+            log::debug!("giving back {} B of a mirror failed: {error}", end - start);
+        }
     }
 }
 

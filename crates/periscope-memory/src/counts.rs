@@ -54,6 +54,10 @@ counts! {
     fills,
     /// Transfers into a mirror of bytes that had become stale.
     refreshes,
+    /// Mirrors that lost what they could fetch again, to stay within the budget.
+    evictions,
+    /// Chunks that were read without being kept, since everything in the budget was in use.
+    bounces,
     /// Range-list transfers of bytes that the host wrote.
     pushes,
     /// Windows opened.

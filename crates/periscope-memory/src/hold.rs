@@ -24,7 +24,7 @@ use crate::counts::ViewReport;
 use crate::error::MemoryError;
 use crate::mirror::Valueless;
 use crate::turn::Turn;
-use crate::view::{ALL_VALID, ALL_VALID_SHIFT, ReadPath, View};
+use crate::view::{ALL_VALID, ALL_VALID_SHIFT, ReadPath, Readable, View};
 
 /// A build's access to one allocation.
 #[derive(Debug)]
@@ -56,6 +56,8 @@ impl Hold {
         assert!(turn.is_of(&allocation.shared.turns), "the turn is another device's");
         let was_held = allocation.held.swap(true, AcqRel);
         assert!(!was_held, "{} is held already", allocation.id());
+        // Relaxed: only whoever has the turn counts and compares.
+        allocation.last_used.store(allocation.shared.holds.fetch_add(1, Relaxed) + 1, Relaxed);
         let hold = Hold {
             allocation,
             name: name.into(),
@@ -159,10 +161,13 @@ impl Hold {
     #[inline(never)]
     fn load_slow<T: Element>(&self, at: u64) -> Result<T, MemoryError> {
         let range = self.bounds(at, size_of::<T::Stored>() as u64)?;
-        let base = self.make_readable(std::iter::once(range))?;
+        let mut bytes = [0u8; 8];
+        let bytes = &mut bytes[..size_of::<T::Stored>()];
+        self.copy_readable(std::iter::once(range.clone()), |_, copy| copy(range.clone(), bytes))?;
         self.reads.set(self.reads.get() + 1);
-        // SAFETY: in bounds and readable since the line above; see the module's head.
-        Ok(T::from_stored(unsafe { base.add(at as usize).cast::<T::Stored>().read_unaligned() }))
+        let mut bits = [0u8; 8];
+        bits[..bytes.len()].copy_from_slice(bytes);
+        Ok(T::from_bits64(u64::from_le_bytes(bits)))
     }
 
     /// Sets the element at byte `at`.
@@ -180,7 +185,8 @@ impl Hold {
         Ok(())
     }
 
-    /// Makes ranges readable through the view, and returns its base.
+    /// Makes ranges readable through the view, and returns its base. May pass the budget of mirrors: what refers into a view
+    /// needs it whole.
     fn make_readable(&self, ranges: impl Iterator<Item = Range<u64>> + Clone) -> Result<*mut u8, MemoryError> {
         let mut state = self.allocation.lock();
         for range in ranges.clone() {
@@ -189,10 +195,50 @@ impl Hold {
         let site = self.allocation.site(&self.name);
         let State { view, undefined, poisoned } = &mut *state;
         let view = view.as_mut().expect("a hold establishes the view");
-        let result = view.make_readable(site, ranges, Valueless { undefined, poisoned });
+        let result = view.make_readable(site, ranges, Valueless { undefined, poisoned }, false);
         let base = view.base().as_ptr();
         self.update_paths(&state);
-        result.map(|()| base)
+        result.map(|_| base)
+    }
+
+    /// Makes ranges readable, through the view or without keeping them, and lets `body` copy parts of them out. It is told
+    /// whether copying can still fail.
+    fn copy_readable(
+        &self,
+        ranges: impl Iterator<Item = Range<u64>> + Clone,
+        body: impl FnOnce(bool, &mut dyn FnMut(Range<u64>, &mut [u8]) -> Result<(), MemoryError>) -> Result<(), MemoryError>,
+    ) -> Result<(), MemoryError> {
+        let mut state = self.allocation.lock();
+        for range in ranges.clone() {
+            state.check_values(&range)?;
+        }
+        let site = self.allocation.site(&self.name);
+        let State { view, undefined, poisoned } = &mut *state;
+        let without = Valueless { undefined, poisoned };
+        let view = view.as_mut().expect("a hold establishes the view");
+        let result = view.make_readable(site, ranges, without, true).and_then(|readable| {
+            let base = view.base().as_ptr();
+            body(readable == Readable::Bounced, &mut |range, mut to| {
+                if readable == Readable::InView {
+                    // SAFETY: one of the ranges that were made readable, within the view; `to` is not the view's memory.
+                    unsafe { base.add(range.start as usize).copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
+                    return Ok(());
+                }
+                let mut rest = range;
+                while !rest.is_empty() {
+                    let part = view.first_part(&rest);
+                    let (now, later) = to.split_at_mut((part.end - part.start) as usize);
+                    let from = view.bounce(site, &part, without)?;
+                    // SAFETY: `bounce` has `part`'s bytes there until its next call; `to` is other memory.
+                    unsafe { from.copy_to_nonoverlapping(now.as_mut_ptr(), now.len()) };
+                    rest.start = part.end;
+                    to = later;
+                }
+                Ok(())
+            })
+        });
+        self.update_paths(&state);
+        result
     }
 
     /// Makes ranges writable through the view, gives them values, and returns its base.
@@ -231,15 +277,29 @@ impl Hold {
     /// If `to` has not exactly the region's packed length.
     pub fn read_region(&self, region: &Region, to: &mut [u8]) -> Result<(), MemoryError> {
         assert_eq!(to.len() as u64, region.packed_bytes());
-        let base = self.make_readable(self.footprint(region)?.into_iter())?;
+        let footprint = self.footprint(region)?;
+        self.copy_readable(footprint.into_iter(), |can_fail, copy| {
+            let mut copy_all = |to: &mut [u8]| {
+                let (mut done, mut result) = (0, Ok(()));
+                for_each_run_bytes(region, |run| {
+                    let part = &mut to[done..done + (run.end - run.start) as usize];
+                    done += part.len();
+                    if result.is_ok() {
+                        result = copy(run, part);
+                    }
+                });
+                result
+            };
+            if !can_fail {
+                return copy_all(to);
+            }
+            // All or nothing.
+            let mut staged = vec![0; to.len()];
+            copy_all(&mut staged)?;
+            to.copy_from_slice(&staged);
+            Ok(())
+        })?;
         self.reads.set(self.reads.get() + 1);
-        let mut done = 0;
-        for_each_run_bytes(region, |run| {
-            let part = &mut to[done..done + (run.end - run.start) as usize];
-            done += part.len();
-            // SAFETY: in bounds and readable since above, and `to` is the caller's memory, not the view's.
-            unsafe { base.add(run.start as usize).copy_to_nonoverlapping(part.as_mut_ptr(), part.len()) };
-        });
         Ok(())
     }
 

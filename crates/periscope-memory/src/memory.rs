@@ -14,6 +14,7 @@ use crate::error::MemoryError;
 use crate::probe;
 use crate::settings::MemorySettings;
 use crate::turn::{Turn, TurnError, Turns};
+use crate::view::View;
 
 /// What an allocation's bytes are at first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +33,11 @@ pub(crate) struct Shared {
     /// Why mappings of the device are not to be relied on, if the start-up probe found so.
     pub(crate) distrust: Option<String>,
     pub(crate) counters: Counters,
+    /// Bytes that mirrors hold on the host, and how many they may.
+    pub(crate) mirrored: Arc<AtomicU64>,
+    mirror_budget_bytes: u64,
+    /// How many holds builds have taken.
+    pub(crate) holds: AtomicU64,
     pub(crate) turns: Arc<Turns>,
     slots: Mutex<Slots>,
 }
@@ -46,6 +52,35 @@ struct Slots {
 }
 
 impl Shared {
+    /// Makes room for `bytes` more in mirrors, for the allocation `for_whom`, which is locked by the caller: the least recently used that
+    /// nobody holds lose what they can fetch again. Whether there is room now. The caller has the device's turn.
+    pub(crate) fn make_room(&self, bytes: u64, for_whom: AllocationId) -> bool {
+        let fits = || self.mirrored.load(Relaxed).saturating_add(bytes) <= self.mirror_budget_bytes;
+        if fits() {
+            return true;
+        }
+        let mut others: Vec<Arc<Allocation>> = {
+            let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            slots.entries.iter().filter_map(|(_, allocation)| allocation.upgrade()).collect()
+        };
+        others.retain(|other| other.id != for_whom && !other.held.load(Relaxed));
+        others.sort_by_key(|other| other.last_used.load(Relaxed));
+        for other in &others {
+            let mut state = other.lock();
+            if let Some(mirror) = state.view.as_mut().and_then(View::mirror)
+                && mirror.evictable_bytes() > 0
+            {
+                mirror.evict();
+                add(&self.counters.evictions, 1);
+            }
+            drop(state);
+            if fits() {
+                break;
+            }
+        }
+        fits()
+    }
+
     pub(crate) fn forget(&self, id: AllocationId, address: u64) {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.by_address.remove(&address);
@@ -86,6 +121,9 @@ impl Memory {
         Memory {
             shared: Arc::new(Shared {
                 distrust,
+                mirrored: Arc::default(),
+                mirror_budget_bytes: settings.mirror_budget_bytes.unwrap_or(device.info().memory_bytes / 4),
+                holds: AtomicU64::new(0),
                 number: NEXT_DEVICE.fetch_add(1, Relaxed),
                 device,
                 settings,
@@ -158,6 +196,7 @@ impl Memory {
                 device_memory,
                 len_bytes,
                 held: AtomicBool::new(false),
+                last_used: AtomicU64::new(0),
                 state: Mutex::new(State { view: None, undefined, poisoned: RangeMap::new() }),
             });
             let entry = (generation, Arc::downgrade(&allocation));

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use periscope_hal::{Device, DeviceOp, MemoryId, Push};
@@ -27,7 +28,14 @@ pub(crate) struct Mirror {
     chunk_valid: Box<[AtomicU64]>,
     /// One flag per chunk: a fill has been there.
     chunk_seen: Box<[bool]>,
-    pub(crate) filled_bytes: u64,
+    /// Chunk after the last one filled, and how many fills in a row began there: a walk in ascending order.
+    walk: (u64, u32),
+    read_ahead_chunks: u32,
+    /// Bytes of `valid`; their sum over the device's mirrors is `account`.
+    held_bytes: u64,
+    account: Arc<AtomicU64>,
+    /// A chunk that was read without being kept: its number and bytes.
+    bounce: Option<(u64, Box<[u8]>)>,
 }
 
 /// What a fill moved.
@@ -67,7 +75,7 @@ pub(crate) struct Replaced {
 }
 
 impl Mirror {
-    pub(crate) fn new(len: u64, settings: &MemorySettings) -> Result<Mirror, MemoryError> {
+    pub(crate) fn new(len: u64, settings: &MemorySettings, account: Arc<AtomicU64>) -> Result<Mirror, MemoryError> {
         let chunk_bytes =
             if len <= settings.whole_fill_max_bytes { len.next_power_of_two() } else { settings.chunk_bytes };
         // At least 8, so that no element lies in two chunks; at most what 64-bit arithmetic on chunk ends bears.
@@ -82,7 +90,11 @@ impl Mirror {
             in_push: RangeSet::new(),
             chunk_valid: (0..chunks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             chunk_seen: vec![false; chunks].into(),
-            filled_bytes: 0,
+            walk: (u64::MAX, 0),
+            read_ahead_chunks: settings.read_ahead_chunks.max(1),
+            held_bytes: 0,
+            account,
+            bounce: None,
         })
     }
 
@@ -113,13 +125,8 @@ impl Mirror {
         device: &dyn Device,
         memory: MemoryId,
     ) -> Result<Filled, MemoryError> {
-        // Whole chunks only around what is missing: a valid range costs nothing even if its chunk is not.
-        let mut around = RangeSet::new();
-        for range in wanted.iter() {
-            for gap in self.valid.gaps(range) {
-                around.insert(self.chunks_around(&gap));
-            }
-        }
+        let mut around = self.missing_chunks(wanted);
+        self.read_ahead(&mut around);
         let mut stale = Vec::new();
         for chunks in around.iter() {
             for gap in self.valid.gaps(chunks) {
@@ -168,11 +175,126 @@ impl Mirror {
             }
             self.insert_valid(range);
         }
-        self.filled_bytes += bytes;
         Ok(if first { Filled::First(bytes) } else { Filled::Again(bytes) })
     }
 
+    /// Whole chunks only around what is missing: a valid range costs nothing even if its chunk is not.
+    fn missing_chunks(&self, wanted: &RangeSet<u64>) -> RangeSet<u64> {
+        let mut around = RangeSet::new();
+        for range in wanted.iter() {
+            for gap in self.valid.gaps(range) {
+                around.insert(self.chunks_around(&gap));
+            }
+        }
+        around
+    }
+
+    /// How many bytes a fill of `wanted` would bring at most, read-ahead aside.
+    pub(crate) fn missing_bytes(&self, wanted: &RangeSet<u64>) -> u64 {
+        let around = self.missing_chunks(wanted);
+        around.iter().flat_map(|chunks| self.valid.gaps(chunks)).map(|gap| gap.end - gap.start).sum()
+    }
+
+    /// Extends a fill that continues a walk in ascending order: twice as far each time, from the third chunk on.
+    fn read_ahead(&mut self, around: &mut RangeSet<u64>) {
+        let (Some(first), Some(last)) = (around.first().cloned(), around.last().cloned()) else { return };
+        let chunk = first.start >> self.chunk_shift;
+        let one = first == last && first.end - first.start <= 1 << self.chunk_shift;
+        let (next, in_a_row) = self.walk;
+        let in_a_row = if one && chunk == next { in_a_row + 1 } else { 0 };
+        let mut end = last.end;
+        if in_a_row >= 2 {
+            let chunks = (1u64 << (in_a_row - 1).min(31)).min(u64::from(self.read_ahead_chunks));
+            end = ((chunk + chunks) << self.chunk_shift).min(self.len).max(first.end);
+            around.insert(first.start..end);
+        }
+        self.walk = (end.div_ceil(1 << self.chunk_shift), in_a_row);
+    }
+
+    /// The bytes of `range`, which lies in one chunk, without keeping that chunk: for when the budget has no room.
+    pub(crate) fn bounce(
+        &mut self,
+        range: &Range<u64>,
+        without: Valueless<'_>,
+        device: &dyn Device,
+        memory: MemoryId,
+    ) -> Result<(*const u8, u64), MemoryError> {
+        let chunk = range.start >> self.chunk_shift;
+        let whole = self.chunks_around(range);
+        let mut fetched = 0;
+        if self.bounce.as_ref().is_none_or(|(known, _)| *known != chunk) {
+            let mut bytes = vec![0; (whole.end - whole.start) as usize].into_boxed_slice();
+            let mut wanted = Vec::new();
+            without.gaps(&whole, |range| wanted.push(range));
+            for range in wanted {
+                let to = &mut bytes[(range.start - whole.start) as usize..(range.end - whole.start) as usize];
+                // SAFETY: the allocation is live, the range lies inside it, and no launch is writing these bytes: the caller has
+                // the turn and has checked what is in flight.
+                unsafe { device.copy_out(memory, range.start, to) }.map_err(MemoryError::device(DeviceOp::CopyOut))?;
+                fetched += range.end - range.start;
+            }
+            // What is valid here may be newer than the device's.
+            for known in self.valid.overlapping(&whole) {
+                let both = known.start.max(whole.start)..known.end.min(whole.end);
+                let to = &mut bytes[(both.start - whole.start) as usize..(both.end - whole.start) as usize];
+                // SAFETY: valid bytes, within the buffer; `to` is other memory.
+                unsafe {
+                    self.buffer
+                        .base()
+                        .as_ptr()
+                        .add(both.start as usize)
+                        .copy_to_nonoverlapping(to.as_mut_ptr(), to.len());
+                }
+            }
+            self.bounce = Some((chunk, bytes));
+        }
+        let (_, bytes) = self.bounce.as_ref().expect("fetched above");
+        Ok((bytes[(range.start - whole.start) as usize..].as_ptr(), fetched))
+    }
+
+    /// The largest part of `range` that lies in one chunk, from its start.
+    pub(crate) fn first_part(&self, range: &Range<u64>) -> Range<u64> {
+        let chunk_end = ((range.start >> self.chunk_shift) + 1) << self.chunk_shift;
+        range.start..range.end.min(chunk_end)
+    }
+
+    /// Bytes that are kept on the host and could be fetched again.
+    pub(crate) fn evictable_bytes(&self) -> u64 {
+        let kept: u64 = self.dirty.iter().chain(self.in_push.iter()).map(|range| range.end - range.start).sum();
+        self.held_bytes.saturating_sub(kept)
+    }
+
+    /// Forgets everything that could be fetched again. No reader and no guard refers to the mirror.
+    pub(crate) fn evict(&mut self) {
+        let mut kept = self.dirty.clone();
+        kept.extend(self.in_push.iter().cloned());
+        let valid: Vec<Range<u64>> = self.valid.iter().cloned().collect();
+        for range in valid {
+            let forgotten: Vec<Range<u64>> = kept.gaps(&range).collect();
+            for range in forgotten {
+                self.remove_valid(range.clone());
+                self.buffer.release(range);
+            }
+        }
+        self.bounce = None;
+        self.walk = (u64::MAX, 0);
+    }
+
+    fn remove_valid(&mut self, range: Range<u64>) {
+        let within = |part: &Range<u64>| part.end.min(range.end) - part.start.max(range.start);
+        let bytes: u64 = self.valid.overlapping(&range).map(within).sum();
+        self.held_bytes -= bytes;
+        self.account.fetch_sub(bytes, Relaxed);
+        self.valid.remove(range.clone());
+        for chunk in range.start >> self.chunk_shift..=(range.end - 1) >> self.chunk_shift {
+            self.chunk_valid[(chunk / 64) as usize].fetch_and(!(1 << (chunk % 64)), Relaxed);
+        }
+    }
+
     fn insert_valid(&mut self, range: Range<u64>) {
+        let bytes: u64 = self.valid.gaps(&range).map(|gap| gap.end - gap.start).sum();
+        self.held_bytes += bytes;
+        self.account.fetch_add(bytes, Relaxed);
         self.valid.insert(range.clone());
         for chunk in range.start >> self.chunk_shift..=(range.end - 1) >> self.chunk_shift {
             let whole = chunk << self.chunk_shift..((chunk + 1) << self.chunk_shift).min(self.len);
@@ -184,18 +306,17 @@ impl Mirror {
 
     /// The host has written, or is about to write, these bytes.
     pub(crate) fn host_writes(&mut self, range: Range<u64>) {
+        self.bounce = None;
         self.dirty.insert(range.clone());
         self.insert_valid(range);
     }
 
     /// The device's copy of these bytes is, or is about to become, the newer one.
     pub(crate) fn device_writes(&mut self, written: impl Iterator<Item = Range<u64>>) {
+        self.bounce = None;
         for range in written {
             self.dirty.remove(range.clone());
-            self.valid.remove(range.clone());
-            for chunk in range.start >> self.chunk_shift..=(range.end - 1) >> self.chunk_shift {
-                self.chunk_valid[(chunk / 64) as usize].fetch_and(!(1 << (chunk % 64)), Relaxed);
-            }
+            self.remove_valid(range);
         }
     }
 
@@ -265,6 +386,12 @@ impl Mirror {
     }
 }
 
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.account.fetch_sub(self.held_bytes, Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -331,7 +458,7 @@ mod tests {
             // SAFETY: live, in bounds, nothing in flight.
             unsafe { device.copy_in(memory.id, 0, &current) }.expect("a copy");
             let settings = MemorySettings { chunk_bytes, whole_fill_max_bytes: 0, ..MemorySettings::default() };
-            let mirror = Mirror::new(LEN, &settings).expect("a mirror");
+            let mirror = Mirror::new(LEN, &settings, Arc::default()).expect("a mirror");
             World { device, memory, mirror, current, dirty: vec![false; LEN as usize] }
         }
 

@@ -3,12 +3,15 @@
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use periscope_hal::{Device, DeviceOp, MapAnswer, MemoryId, WindowMode};
 
+use crate::allocation::AllocationId;
 use crate::counts::{Counters, ViewReport, add};
 use crate::error::MemoryError;
+use crate::memory::Shared;
 use crate::mirror::{Filled, Mirror, Valueless};
 use crate::settings::MemorySettings;
 
@@ -85,8 +88,26 @@ pub(crate) struct Site<'a> {
     pub(crate) settings: &'a MemorySettings,
     /// Why mappings are not to be asked for.
     pub(crate) distrust: Option<&'a str>,
+    /// The device's memory, and whose view this is, for the budget of mirrors.
+    pub(crate) shared: &'a Shared,
+    pub(crate) id: AllocationId,
     /// For messages.
     pub(crate) name: &'a str,
+}
+
+impl Site<'_> {
+    fn mirror(&self) -> Result<Mirror, MemoryError> {
+        Mirror::new(self.len, self.settings, Arc::clone(&self.shared.mirrored))
+    }
+}
+
+/// How bytes were made readable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Readable {
+    /// Through the view.
+    InView,
+    /// Only piece by piece, with [`View::bounce`]: the mirror budget has no room.
+    Bounced,
 }
 
 impl View {
@@ -111,17 +132,13 @@ impl View {
             ),
             Ok(MapAnswer::Refused { reason }) => {
                 add(&site.counters.map_refusals, 1);
-                (Kind::Mirrored(Mirror::new(site.len, site.settings)?), Mechanism::Mirrored, reason)
+                (Kind::Mirrored(site.mirror()?), Mechanism::Mirrored, reason)
             }
             Err(error) => {
                 // A map that fails is served like one that is refused: by copies, for this allocation alone.
                 log::warn!("mapping {} failed, its host view is a mirror: {error}", site.name);
                 add(&site.counters.map_refusals, 1);
-                (
-                    Kind::Mirrored(Mirror::new(site.len, site.settings)?),
-                    Mechanism::Mirrored,
-                    format!("map failed: {error}"),
-                )
+                (Kind::Mirrored(site.mirror()?), Mechanism::Mirrored, format!("map failed: {error}"))
             }
         };
         if mechanism != Mechanism::Mirrored {
@@ -203,33 +220,73 @@ impl View {
         matches!(self.kind, Kind::Windowed { open: Some(WindowMode::Write), .. })
     }
 
-    /// Makes `wanted` readable through the view; `without` has no value and is not copied.
+    /// Makes `wanted` readable through the view; `without` has no value and is not copied. If the budget of mirrors has no room
+    /// and `may_bounce`, nothing is done and the bytes are to be read with [`View::bounce`].
     pub(crate) fn make_readable(
         &mut self,
         site: Site<'_>,
         wanted: impl Iterator<Item = Range<u64>>,
         without: Valueless<'_>,
-    ) -> Result<(), MemoryError> {
+        may_bounce: bool,
+    ) -> Result<Readable, MemoryError> {
         self.open_window(site, WindowMode::Read)?;
         if let Kind::Mirrored(mirror) = &mut self.kind {
-            let bytes = match mirror.fill(&wanted.collect(), without, site.device, site.memory)? {
-                Filled::Nothing => return Ok(()),
+            let wanted = wanted.collect();
+            let missing = mirror.missing_bytes(&wanted);
+            if missing == 0 {
+                return Ok(Readable::InView);
+            }
+            if !site.shared.make_room(missing, site.id) && may_bounce {
+                return Ok(Readable::Bounced);
+            }
+            match mirror.fill(&wanted, without, site.device, site.memory)? {
+                Filled::Nothing => {}
                 Filled::First(bytes) => {
                     add(&site.counters.fills, 1);
-                    bytes
+                    self.count_filled(site, bytes);
                 }
                 Filled::Again(bytes) => {
                     add(&site.counters.refreshes, 1);
                     self.report.refreshes += 1;
-                    bytes
+                    self.count_filled(site, bytes);
                 }
-            };
-            add(&site.counters.filled_bytes, bytes);
-            self.report.filled_bytes += bytes;
-            self.report.bytes = self.report.filled_bytes;
-            self.warn_if_large(site);
+            }
         }
-        Ok(())
+        Ok(Readable::InView)
+    }
+
+    fn count_filled(&mut self, site: Site<'_>, bytes: u64) {
+        add(&site.counters.filled_bytes, bytes);
+        self.report.filled_bytes += bytes;
+        self.report.bytes = self.report.filled_bytes;
+        self.warn_if_large(site);
+    }
+
+    /// The largest part of `range`, from its start, that [`View::bounce`] can serve at once.
+    pub(crate) fn first_part(&self, range: &Range<u64>) -> Range<u64> {
+        match &self.kind {
+            Kind::Mirrored(mirror) => mirror.first_part(range),
+            _ => range.clone(),
+        }
+    }
+
+    /// Where the bytes of `range`, which lies in one chunk, can be read until the next call on the view.
+    ///
+    /// # Panics
+    /// If the view is not a mirror.
+    pub(crate) fn bounce(
+        &mut self,
+        site: Site<'_>,
+        range: &Range<u64>,
+        without: Valueless<'_>,
+    ) -> Result<*const u8, MemoryError> {
+        let mirror = self.mirror().expect("only mirrors have a budget");
+        let (bytes, fetched) = mirror.bounce(range, without, site.device, site.memory)?;
+        if fetched > 0 {
+            add(&site.counters.bounces, 1);
+            self.count_filled(site, fetched);
+        }
+        Ok(bytes)
     }
 
     /// Makes `range` writable through the view, and records that the host writes all of it.
