@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use comfy_table::{Cell, Color};
-use periscope::{Callable, Device, Resident, list_devices};
+use periscope::{Callable, Device, DeviceOptions, Resident, list_devices};
 use periscope_workloads::{NoProgress, Residency, Session, VectorAdd, Workload};
 
 use crate::failure::Failure;
@@ -44,7 +44,10 @@ struct Diagnosis {
 }
 
 fn diagnose(uri: &str) -> Result<Diagnosis, Failure> {
-    let device = Device::open(uri)?;
+    let mut options = DeviceOptions::default();
+    // A large view is what is asked for here, not something to be warned about.
+    options.memory.warn_bytes = u64::MAX;
+    let device = Device::open_with(uri, &options)?;
     let info = device.info();
     Ok(Diagnosis {
         memory: bytes(info.memory_bytes),
