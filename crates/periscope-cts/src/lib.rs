@@ -9,6 +9,8 @@
 //!                        × clauses()     ─► Report (one column per device, one row per clause)
 //! ```
 //!
+//! [`faults`] wraps a device in one that fails on request: what the tests of the layers above run on.
+//!
 //! A new platform joins in [`platforms`]. Checks that only a simulator makes (that it *notices* a broken rule) are its
 //! own tests; the contract says that a device need not look.
 #![expect(
@@ -17,6 +19,7 @@
 )]
 
 mod clause;
+pub mod faults;
 mod graph;
 mod groups;
 mod process;

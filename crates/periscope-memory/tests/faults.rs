@@ -1,27 +1,22 @@
 //! Device calls that fail: nothing is lost, nothing is half done, and what can be tried again succeeds the second time.
-#![expect(unreachable_pub, reason = "the spy is shared with other test binaries")]
-#![allow(dead_code, reason = "the spy is shared with other test binaries")]
-
-#[path = "common/spy.rs"]
-mod spy;
 
 use std::sync::Arc;
 
 use periscope_core::{DType, Region};
+use periscope_cts::faults::{Faulty, PROFILES};
 use periscope_hal::DeviceOp;
 use periscope_memory::{Allocation, Hold, Init, Mechanism, Memory, MemoryError, MemorySettings};
 use rangemap::RangeSet;
-use spy::{PROFILES, Spy};
 
 struct World {
     uri: &'static str,
-    spy: Arc<Spy>,
+    spy: Arc<Faulty>,
     memory: Memory,
 }
 
 impl World {
     fn open(uri: &'static str) -> World {
-        let spy = Spy::open(uri);
+        let spy = Faulty::open(uri);
         let memory = Memory::new(Arc::clone(&spy) as Arc<dyn periscope_hal::Device>, MemorySettings::default());
         World { uri, spy, memory }
     }

@@ -1183,7 +1183,7 @@ proptest! {
 #[test]
 fn field_c13_a_mapping_that_loses_what_the_host_stores_is_not_used() {
     for uri in PROFILES {
-        let spy = Spy::open(uri);
+        let spy = Faulty::open(uri);
         // What this device grants is memory that it never looks at.
         spy.lie();
         let device =

@@ -765,11 +765,14 @@ proptest! {
     #[test]
     fn programs_do_what_plain_arrays_do(
         chunk in prop::sample::select(vec![(64u64 << 10, 256u64 << 10), (8, 0), (32, 0), (64, 100)]),
+        budget in prop::sample::select(vec![None, Some(0u64), Some(24), Some(100)]),
         poison: bool,
         program in prop::collection::vec(step(), 1..14),
     ) {
         let mut settings = MemorySettings::default();
         (settings.chunk_bytes, settings.whole_fill_max_bytes) = chunk;
+        // So little that mirrors are read without being kept, and lose what they had.
+        settings.mirror_budget_bytes = budget;
         settings.poison_uninit = poison;
         for uri in PROFILES {
             interpret(uri, &settings, &program);

@@ -1,17 +1,14 @@
 //! What the tests of the runtime share: a watched device on every profile, kernels, short forms.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part of it")]
 
-#[path = "../../../periscope-memory/tests/common/spy.rs"]
-pub mod spy;
-
 use std::sync::Arc;
 
 use periscope::{
     Arg, Callable, Context, CoreKind, Device, Direction, Error, ErrorKind, Kernel, KernelId, MemoryCounts,
     MemorySettings, Report, Resident, Tensor,
 };
+pub use periscope_cts::faults::{Faulty, PROFILES};
 use periscope_hal::{Device as _, DeviceCounters};
-pub use spy::{PROFILES, Spy};
 
 pub const IN: Direction = Direction::In;
 pub const OUT: Direction = Direction::Out;
@@ -114,12 +111,12 @@ pub fn callable(
     with_kernels(builder).orchestrate(orchestration)
 }
 
-/// An opened device under a spy.
+/// An opened device that is watched and can be troubled.
 #[derive(Clone, Debug)]
 pub struct Bench {
     pub uri: &'static str,
     pub device: Device,
-    pub spy: Arc<Spy>,
+    pub spy: Arc<Faulty>,
 }
 
 impl Bench {
@@ -128,7 +125,7 @@ impl Bench {
     }
 
     pub fn open_with(uri: &'static str, settings: MemorySettings) -> Bench {
-        let spy = Spy::open(uri);
+        let spy = Faulty::open(uri);
         let device = Device::from_hal(Arc::clone(&spy) as Arc<dyn periscope_hal::Device>, settings);
         // The start-up probe's own.
         spy.forget_calls();
