@@ -13,14 +13,14 @@
 //!
 //! | set | meaning | read | write by the host | written by a launch |
 //! |---|---|---|---|---|
-//! | undefined | allocated `uninit`, never written | refused | leaves the set | leaves the set |
-//! | poisoned | a failed run may have written it | refused | leaves the set | leaves the set |
+//! | undefined | allocated `uninit`, never written | refused | leaves the set | leaves the set, if certainly written |
+//! | poisoned | a failed run may have written it | refused | leaves the set | leaves the set, if certainly written |
 //! | dirty (mirror only) | the host's copy is newer | served | served | pushed first, then stale |
 //! | valid (mirror only; includes dirty) | the host's copy is current | served | served | stale |
 //! | stale (mirror only: all others) | the device's copy is newer | copied first | served, copies nothing | stale |
 //!
 //! These are sets of byte ranges. A chunk is only the unit of transfer: its bit says "all of it is valid", so that the read
-//! path tests one bit.
+//! path tests one bit. "Certainly" leaves out what only a task with a predicate writes, which may have been skipped.
 #![expect(unsafe_code, reason = "host views are memory that a device, a mapping or a mirror owns")]
 
 mod allocation;

@@ -226,12 +226,18 @@ impl Mirror {
             let mut bytes = vec![0; (whole.end - whole.start) as usize].into_boxed_slice();
             let mut wanted = Vec::new();
             without.gaps(&whole, |range| wanted.push(range));
+            fetched = wanted.iter().map(|range| range.end - range.start).sum();
+            let mut packed = vec![0; fetched as usize];
+            // SAFETY: the allocation is live, the ranges lie inside it, and no launch is writing these bytes: the caller has
+            // the turn and has checked what is in flight.
+            unsafe { device.copy_out_ranges(memory, &wanted, &mut packed) }
+                .map_err(MemoryError::device(DeviceOp::CopyOutRanges))?;
+            let mut rest = packed.as_slice();
             for range in wanted {
-                let to = &mut bytes[(range.start - whole.start) as usize..(range.end - whole.start) as usize];
-                // SAFETY: the allocation is live, the range lies inside it, and no launch is writing these bytes: the caller has
-                // the turn and has checked what is in flight.
-                unsafe { device.copy_out(memory, range.start, to) }.map_err(MemoryError::device(DeviceOp::CopyOut))?;
-                fetched += range.end - range.start;
+                let (part, after) = rest.split_at((range.end - range.start) as usize);
+                rest = after;
+                let start = (range.start - whole.start) as usize;
+                bytes[start..start + part.len()].copy_from_slice(part);
             }
             // What is valid here may be newer than the device's.
             for known in self.valid.overlapping(&whole) {
@@ -250,6 +256,14 @@ impl Mirror {
         }
         let (_, bytes) = self.bounce.as_ref().expect("fetched above");
         Ok((bytes[(range.start - whole.start) as usize..].as_ptr(), fetched))
+    }
+
+    /// Whether all of `wanted` lies in the chunk that was last read without being kept.
+    pub(crate) fn has_bounced(&self, wanted: &RangeSet<u64>) -> bool {
+        let in_chunk = |chunk: u64, at: u64| at >> self.chunk_shift == chunk;
+        self.bounce.as_ref().is_some_and(|&(chunk, _)| {
+            wanted.iter().all(|range| in_chunk(chunk, range.start) && in_chunk(chunk, range.end - 1))
+        })
     }
 
     /// The largest part of `range` that lies in one chunk, from its start.

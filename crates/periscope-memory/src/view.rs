@@ -236,7 +236,13 @@ impl View {
             if missing == 0 {
                 return Ok(Readable::InView);
             }
-            if !site.shared.make_room(missing, site.id) && may_bounce {
+            // A chunk that is at hand needs no room: looking for some at each element would cost more than the copy.
+            if may_bounce && mirror.has_bounced(&wanted) {
+                return Ok(Readable::Bounced);
+            }
+            // What cannot bounce, a guard, needs its bytes in one place, room or not.
+            let room = site.shared.make_room(missing, site.id);
+            if !room && may_bounce {
                 return Ok(Readable::Bounced);
             }
             match mirror.fill(&wanted, without, site.device, site.memory)? {

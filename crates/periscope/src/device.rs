@@ -376,20 +376,22 @@ impl Device {
         if let Some(&(module, _)) = modules.get(&callable.inner.id) {
             return Ok(module);
         }
-        let device = self.inner.memory.device();
-        modules.retain(|_, (module, callable)| {
-            let alive = callable.strong_count() > 0;
-            if !alive {
-                device.unload_kernels(*module);
-            }
-            alive
-        });
+        let gone: Vec<ModuleId> = modules
+            .extract_if(|_, (_, callable)| callable.strong_count() == 0)
+            .map(|(_, (module, _))| module)
+            .collect();
+        drop(modules);
+        // What kernels captured may do anything when it is dropped, so not under the lock. Only whoever has the turn is here.
+        for module in gone {
+            self.inner.memory.device().unload_kernels(module);
+        }
         let module = self.inner.memory.device().load_kernels(&callable.inner.kernels).map_err(|source| {
             ErrorKind::Memory(periscope_memory::MemoryError::Device {
                 op: periscope_hal::DeviceOp::LoadKernels,
                 source,
             })
         })?;
+        let mut modules = self.inner.modules.lock().unwrap_or_else(PoisonError::into_inner);
         modules.insert(callable.inner.id, (module, Arc::downgrade(&callable.inner)));
         Ok(module)
     }

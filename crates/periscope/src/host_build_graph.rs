@@ -383,7 +383,8 @@ impl<'r> Run<'r> {
             pushes,
             image: Arc::clone(&image),
         };
-        // SAFETY: the image was frozen by a builder or checked when it was decoded, and its kernels are the module's. Every
+        // SAFETY: the image was frozen by this run's own builder (whose unchecked scopes and promised blocks are promises of
+        // unsafe code), or it was proven; its kernels are the module's. Every
         // external allocation is owned by `bound`, every segment by `arena`, and both outlive the wait below, which does
         // not return before the launch has ended. Bindings do not overlap: externals are different allocations (of an image
         // built elsewhere: checked when it was bound), segments are the arena's own. The turn is held, no hold and so no
